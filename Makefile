@@ -1,0 +1,28 @@
+# Two commands do everything: `make reproduce` and `make test`. Both make .venv first.
+PYTHON ?= python3
+BIN := .venv/bin
+
+# Large temporaries on Linux CPUs pay for page faults; huge pages make a training step up to 30% faster.
+export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
+
+.PHONY: reproduce test smoke lint clean
+
+reproduce: .venv/experiments.stamp
+	$(BIN)/python -m experiments reproduce
+
+test: .venv/test.stamp
+	$(BIN)/python -m pytest -n auto --cov --cov-report=term:skip-covered
+
+smoke: .venv/experiments.stamp
+	$(BIN)/python -m experiments reproduce --preset smoke
+
+lint: .venv/dev.stamp
+	$(BIN)/pre-commit run --all-files
+
+.venv/%.stamp: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --editable '.[$*]'
+	touch $@
+
+clean:
+	rm -rf .venv results

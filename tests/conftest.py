@@ -1,0 +1,32 @@
+"""Settings and fixtures shared by all tests."""
+
+import os
+
+# Before JAX starts: the sharding tests need several devices, and xdist workers share two cores.
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+)
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import json
+from pathlib import Path
+
+import jax
+import pytest
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.fixture
+def x64():
+    """float64 for the duration of one test."""
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture(scope="session")
+def golden():
+    """`golden("stability")` is the content of tests/golden/stability.json."""
+    return lambda name: json.loads((GOLDEN / f"{name}.json").read_text())

@@ -6,9 +6,31 @@ The optimizer (`kadam`, `scale_by_kadam`), its stability theory (`is_stable`, `m
 
 from importlib.metadata import version as _version
 
+from kadam_jax.stability import (
+    exact_growth_rate,
+    exact_max_update_bound,
+    growth_rate,
+    is_exactly_stable,
+    is_stable,
+    level_curve,
+    max_update_bound,
+    normal_curve,
+    stability_coefficient,
+    worst_case_gradients,
+)
 
 __version__ = _version("kadam_jax")
 
 __all__ = [
     "__version__",
+    "exact_growth_rate",
+    "exact_max_update_bound",
+    "growth_rate",
+    "is_exactly_stable",
+    "is_stable",
+    "level_curve",
+    "max_update_bound",
+    "normal_curve",
+    "stability_coefficient",
+    "worst_case_gradients",
 ]

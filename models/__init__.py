@@ -1,0 +1,1 @@
+"""Flax NNX models (`nanogpt`) and the one place where a module becomes pure (`functional`)."""

@@ -1,0 +1,238 @@
+"""A decoder-only transformer, the paper's language model (App. H), and its loss.
+
+What the paper leaves open is settled as in nanoGPT: tied embeddings, no biases, a LayerNorm with a
+scale alone before each branch, the erf GELU, and initial weights N(0, 0.02²), divided by
+√(2 num_layers) where a matrix writes to the residual stream.
+
+Names end in their shape: B batch, L length, N = B·L, W width, H heads, D head size, V vocabulary.
+"""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+INIT_SCALE = 0.02
+
+
+@dataclasses.dataclass(frozen=True)
+class GPTConfig:
+    """The shape of a `NanoGPT`; the defaults are the paper's, 30.02 million parameters (App. H).
+
+    Attributes:
+      vocab_size: number of tokens, the rows of the embedding that also gives the logits.
+      context: the longest sequence, in tokens.
+      num_layers: pairs of attention and MLP.
+      num_heads: attention heads of a layer; it divides `width`.
+      width: size of the residual stream.
+      dropout: share of entries dropped in training, after the embeddings, from the attention
+        weights and from both branches of a block; 0 leaves no trace in the program.
+      qk_norm: whether to LayerNorm each head's queries and keys, with a scale of size width /
+        num_heads that a layer's heads share. The loss is then invariant to a positive factor on any
+        head's query or key matrix (section 4.1), exactly so as `qk_norm_eps` goes to 0.
+      norm_eps: epsilon of the LayerNorms before the branches and the logits.
+      qk_norm_eps: epsilon of the query and key LayerNorms.
+      dtype: dtype of activations, matrix products and logits. Parameters are float32; LayerNorm,
+        softmax and loss are computed in at least float32.
+
+    Raises:
+      ValueError: if a size is below 1, `width` is no multiple of `num_heads`, `dropout` is outside
+        [0, 1), an epsilon is negative, or `dtype` is not a floating-point type.
+    """
+
+    vocab_size: int = 50257
+    context: int = 256
+    num_layers: int = 6
+    num_heads: int = 6
+    width: int = 384
+    dropout: float = 0.2
+    qk_norm: bool = False
+    norm_eps: float = 1e-5
+    qk_norm_eps: float = 1e-5
+    dtype: str = "float32"
+
+    def __post_init__(self):
+        for name in ("vocab_size", "context", "num_layers", "num_heads", "width"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        for name in ("norm_eps", "qk_norm_eps"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}.")
+        if self.width % self.num_heads:
+            raise ValueError(
+                f"width must be a multiple of num_heads={self.num_heads}, got {self.width}."
+            )
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}.")
+        if not jnp.issubdtype(jnp.dtype(self.dtype), jnp.floating):
+            raise ValueError(f"dtype must be a floating-point type, got {self.dtype!r}.")
+
+    @property
+    def head_size(self) -> int:
+        """Size of one head's queries, keys and values."""
+        return self.width // self.num_heads
+
+    @property
+    def residual_scale(self) -> float:
+        """Initial standard deviation of the matrices that write to the residual stream."""
+        return INIT_SCALE / math.sqrt(2 * self.num_layers)
+
+
+class Attention(nnx.Module):
+    """Causal self-attention; `qkv[:, 0, h]` and `qkv[:, 1, h]` are head h's query and key."""
+
+    def __init__(self, config: GPTConfig, rngs: nnx.Rngs):
+        self.config = config
+        self.qkv = _weights(rngs, (config.width, 3, config.num_heads, config.head_size))
+        self.out = _weights(rngs, (config.width, config.width), config.residual_scale)
+        if config.qk_norm:
+            self.query_norm = _layer_norm(config, config.head_size, config.qk_norm_eps, rngs)
+            self.key_norm = _layer_norm(config, config.head_size, config.qk_norm_eps, rngs)
+
+    def __call__(self, x_NxW: jax.Array, length: int, rngs: nnx.Rngs | None) -> jax.Array:
+        """Mixes each sequence's positions: x and the result are (batch * length, width)."""
+        config = self.config
+        qkv_BxLx3xHxD = _dense(x_NxW, self.qkv).reshape(-1, length, *self.qkv.shape[1:])
+        q_BxLxHxD, k_BxLxHxD, v_BxLxHxD = jnp.moveaxis(qkv_BxLx3xHxD, 2, 0)
+        if config.qk_norm:
+            q_BxLxHxD, k_BxLxHxD = self.query_norm(q_BxLxHxD), self.key_norm(k_BxLxHxD)
+        scores_BxHxLxL = jnp.einsum(
+            "bqhd,bkhd->bhqk",
+            q_BxLxHxD,
+            k_BxLxHxD,
+            preferred_element_type=jnp.promote_types(config.dtype, jnp.float32),
+        ) / math.sqrt(config.head_size)
+        causal = jnp.tril(jnp.ones((1, 1, length, length), bool))
+        weights_BxHxLxL = jax.nn.softmax(jnp.where(causal, scores_BxHxLxL, -jnp.inf))
+        weights_BxHxLxL = _dropout(weights_BxHxLxL.astype(config.dtype), config.dropout, rngs)
+        mixed_BxLxHxD = jnp.einsum("bhqk,bkhd->bqhd", weights_BxHxLxL, v_BxLxHxD)
+        return _dense(mixed_BxLxHxD.reshape(x_NxW.shape), self.out)
+
+
+class Block(nnx.Module):
+    """Attention, then an MLP four times as wide inside, each beside the residual stream."""
+
+    def __init__(self, config: GPTConfig, rngs: nnx.Rngs):
+        self.config = config
+        self.attention_norm = _layer_norm(config, config.width, config.norm_eps, rngs)
+        self.attention = Attention(config, rngs)
+        self.mlp_norm = _layer_norm(config, config.width, config.norm_eps, rngs)
+        self.up = _weights(rngs, (config.width, 4 * config.width))
+        self.down = _weights(rngs, (4 * config.width, config.width), config.residual_scale)
+
+    def __call__(self, x_NxW: jax.Array, length: int, rngs: nnx.Rngs | None) -> jax.Array:
+        """Adds both branches to x, (batch * length, width)."""
+        branch_NxW = self.attention(self.attention_norm(x_NxW), length, rngs)
+        x_NxW = x_NxW + _dropout(branch_NxW, self.config.dropout, rngs)
+        hidden_Nx4W = jax.nn.gelu(_dense(self.mlp_norm(x_NxW), self.up), approximate=False)
+        return x_NxW + _dropout(_dense(hidden_Nx4W, self.down), self.config.dropout, rngs)
+
+
+class NanoGPT(nnx.Module):
+    """The decoder-only transformer of the paper's experiments (App. H).
+
+    Inside, activations are (batch * length, width): on a CPU the weight gradient of a product with
+    a three-dimensional array misses the fast path.
+
+    Example:
+
+      >>> import jax
+      >>> from models.functional import functional
+      >>> from models.nanogpt import GPTConfig, NanoGPT, next_token_loss
+      >>> config = GPTConfig(vocab_size=256, context=16, num_layers=1, num_heads=2, width=32)
+      >>> init, apply = functional(lambda rngs: NanoGPT(config, rngs=rngs))
+      >>> params, state = jax.jit(init)(jax.random.key(0))
+      >>> tokens = jax.random.randint(jax.random.key(1), (4, 17), 0, 256)
+      >>> logits, _ = jax.jit(apply)(params, state, tokens[:, :-1])
+      >>> logits.shape
+      (4, 16, 256)
+      >>> loss = next_token_loss(logits, tokens[:, 1:])
+      >>> bool(abs(loss - jax.numpy.log(256)) < 0.1)
+      True
+
+    References:
+      Gould and Tanaka, Continuous-Time Analysis of Adaptive Optimization and Normalization, App. H
+    """
+
+    def __init__(self, config: GPTConfig, *, rngs: nnx.Rngs):
+        self.config = config
+        self.embedding = _weights(rngs, (config.vocab_size, config.width))
+        self.positions = _weights(rngs, (config.context, config.width))
+        self.blocks = nnx.List([Block(config, rngs) for _ in range(config.num_layers)])
+        self.norm = _layer_norm(config, config.width, config.norm_eps, rngs)
+
+    def __call__(self, tokens: jax.Array, *, rngs: nnx.Rngs | None = None) -> jax.Array:
+        """Predicts the next token at every position.
+
+        Args:
+          tokens: integers in [0, vocab_size), (batch, length), length at most `config.context`.
+          rngs: its `dropout` stream draws the dropout masks; None for no dropout.
+
+        Returns:
+          Logits, (batch, length, vocab_size).
+
+        Raises:
+          ValueError: if `tokens` is not a matrix of integers or is longer than the context.
+        """
+        if tokens.ndim != 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):
+            raise ValueError(
+                f"tokens must be integers (batch, length), got {tokens.dtype} {tokens.shape}."
+            )
+        length = tokens.shape[1]
+        if length > self.config.context:
+            raise ValueError(
+                f"tokens must be at most context={self.config.context} long, got {length}; "
+                "crop them or build the model with a longer context."
+            )
+        embedding_VxW = self.embedding.astype(self.config.dtype)
+        positions_LxW = self.positions[:length].astype(self.config.dtype)
+        x_NxW = (embedding_VxW[tokens] + positions_LxW[None]).reshape(-1, self.config.width)
+        x_NxW = _dropout(x_NxW, self.config.dropout, rngs)
+        for block in self.blocks:
+            x_NxW = block(x_NxW, length, rngs)
+        return (self.norm(x_NxW) @ embedding_VxW.T).reshape(*tokens.shape, -1)
+
+
+def next_token_loss(logits: jax.Array, targets: jax.Array) -> jax.Array:
+    """Mean cross-entropy, in nats: mean of logsumexp(logits) - logits[target].
+
+    Args:
+      logits: (..., vocab_size); taken to float32 if less.
+      targets: integers in [0, vocab_size), (...).
+
+    Returns:
+      A scalar, at least float32.
+
+    Example:
+
+      >>> import jax.numpy as jnp
+      >>> print(f"{next_token_loss(jnp.zeros((2, 3, 256)), jnp.zeros((2, 3), int)):.4f}")
+      5.5452
+    """
+    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    target_logits = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - target_logits)
+
+
+def _weights(rngs: nnx.Rngs, shape: tuple[int, ...], scale: float = INIT_SCALE) -> nnx.Param:
+    return nnx.Param(scale * jax.random.normal(rngs.params(), shape, jnp.float32))
+
+
+def _layer_norm(config: GPTConfig, size: int, eps: float, rngs: nnx.Rngs) -> nnx.LayerNorm:
+    # The two-pass variance: its cancellation would break the scale invariance of qk-norm.
+    return nnx.LayerNorm(
+        size, epsilon=eps, use_bias=False, use_fast_variance=False, dtype=config.dtype, rngs=rngs
+    )
+
+
+def _dense(x: jax.Array, weights: nnx.Param) -> jax.Array:
+    """(N, inputs) times (inputs, ...), as one matrix product."""
+    return x @ weights.reshape(weights.shape[0], -1).astype(x.dtype)
+
+
+def _dropout(x: jax.Array, rate: float, rngs: nnx.Rngs | None) -> jax.Array:
+    if rngs is None or rate == 0:
+        return x
+    return nnx.Dropout(rate)(x, rngs=rngs)

@@ -6,6 +6,7 @@ The optimizer (`kadam`, `scale_by_kadam`), its stability theory (`is_stable`, `m
 
 from importlib.metadata import version as _version
 
+from kadam_jax.members import Members, grid, points, split_static, sweep, sweep_chunks
 from kadam_jax.stability import (
     exact_growth_rate,
     exact_max_update_bound,
@@ -22,15 +23,21 @@ from kadam_jax.stability import (
 __version__ = _version("kadam_jax")
 
 __all__ = [
+    "Members",
     "__version__",
     "exact_growth_rate",
     "exact_max_update_bound",
+    "grid",
     "growth_rate",
     "is_exactly_stable",
     "is_stable",
     "level_curve",
     "max_update_bound",
     "normal_curve",
+    "points",
+    "split_static",
     "stability_coefficient",
+    "sweep",
+    "sweep_chunks",
     "worst_case_gradients",
 ]

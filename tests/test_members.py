@@ -1,0 +1,540 @@
+"""kadam_jax.members: one program for all members, in order, whatever their values and chunks."""
+
+import gc
+import itertools
+import operator
+import os
+import pickle
+import re
+import subprocess
+import sys
+import weakref
+from functools import partial
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import AxisType
+
+from kadam_jax import members as members_module
+from kadam_jax.members import Members, grid, points, split_static, sweep, sweep_chunks
+
+OUT_OF_MEMORY = "RESOURCE_EXHAUSTED: Out of memory allocating 123 bytes."
+
+
+def make_train(num_steps=8):
+    """A new function object (hence a new program): Adam on a nonlinear least-squares problem."""
+    inputs = jnp.linspace(-1.0, 1.0, 12).reshape(3, 4)
+
+    def loss_fn(params):
+        return ((inputs @ jnp.tanh(params) - 1.0) ** 2).sum()
+
+    def train(member):
+        optimizer = optax.adam(member["learning_rate"], b1=member["b1"])
+        params = jax.random.normal(jax.random.key(member["seed"]), (4,))
+
+        def step(carry, _):
+            params, state = carry
+            loss, grads = jax.value_and_grad(loss_fn)(params)
+            updates, state = optimizer.update(grads, state)
+            return (optax.apply_updates(params, updates), state), loss
+
+        (params, _), losses = jax.lax.scan(step, (params, optimizer.init(params)), length=num_steps)
+        return {"losses": losses, "params": params}
+
+    return train
+
+
+def train_grid():
+    return grid(learning_rate=[1e-3, 1e-2, 1e-1], b1=[0.5, 0.9], seed=range(3))
+
+
+def loop(fn, members):
+    """What a sweep must equal: one jitted call for each member."""
+    jitted = jax.jit(fn)
+    num_members = len(next(iter(members.values())))
+    results = [jitted({name: c[i] for name, c in members.items()}) for i in range(num_members)]
+    return jax.tree.map(lambda *rows: np.stack(rows), *results)
+
+
+def counting(fn):
+    """`fn`, and a list that grows at every trace of it."""
+    traces = []
+
+    def counted(member):
+        traces.append(1)
+        return fn(member)
+
+    return counted, traces
+
+
+def meshes():
+    return {
+        "8": jax.make_mesh((8,), ("members",)),
+        "2x4 explicit": jax.make_mesh((2, 4), ("a", "b"), axis_types=(AxisType.Explicit,) * 2),
+        "2x4 auto": jax.make_mesh((2, 4), ("x", "y"), axis_types=(AxisType.Auto,) * 2),
+        "mixed": jax.make_mesh(
+            (3, 1),
+            ("x", "y"),
+            axis_types=(AxisType.Auto, AxisType.Explicit),
+            devices=jax.devices()[:3],
+        ),
+    }
+
+
+# Members.
+
+
+def test_grid_has_the_order_of_itertools_product():
+    axes = {"b1": [0.5, 0.9, 0.99], "k": [1, 2], "flag": [True, False], "name": ["x", "y"]}
+    members = grid(**axes)
+    rows = list(zip(*(column.tolist() for column in members.values()), strict=True))
+    expected = list(itertools.product(np.float32(axes["b1"]).tolist(), *list(axes.values())[1:]))
+    assert rows == expected
+    assert members.shape == (3, 2, 2, 2)
+    assert members.axes == ("b1", "k", "flag", "name")
+
+
+def test_columns_keep_their_kind():
+    members = grid(rate=[1e-3], big=[1e-30, 1], seed=range(2), flag=[True], byte=np.uint8([3]))
+    kinds = {name: column.dtype.name for name, column in members.items()}
+    assert kinds == {
+        "rate": "float32",
+        "big": "float32",
+        "seed": "int32",
+        "flag": "bool",
+        "byte": "uint8",
+    }
+
+
+def test_columns_take_double_precision_where_it_is_on(x64):
+    members = grid(rate=[1e-3], seed=[2**40])
+    assert members["rate"].dtype == np.float64
+    assert members["seed"].tolist() == [2**40]
+    assert sweep(lambda m: m["rate"], members) == np.array([1e-3])
+
+
+def test_an_axis_of_points_varies_together():
+    curve = points(b1=[0.9, 0.8], b2=[0.99, 0.95])
+    members = grid(curve=curve, seed=range(3))
+    assert members.shape == (2, 3)
+    np.testing.assert_array_equal(members["b2"], np.repeat(curve["b2"], 3))
+    np.testing.assert_array_equal(members["seed"], np.tile(np.arange(3), 2))
+
+
+def test_rows_and_keys_are_columns():
+    decays = [[0.9, 0.8], [0.5, 0.4]]
+    keys = jax.random.split(jax.random.key(0), 3)
+    members = grid(b1=decays, key=keys)
+    draws = sweep(lambda m: m["b1"] * jax.random.normal(m["key"], (2,)), members, grid_shape=True)
+    expected = [[np.float32(b1) * jax.random.normal(key, (2,)) for key in keys] for b1 in decays]
+    np.testing.assert_allclose(draws, np.array(expected), rtol=1e-6)
+
+
+def test_members_survive_pickling():
+    members = pickle.loads(pickle.dumps(train_grid()))
+    assert isinstance(members, Members)
+    assert members.shape == (3, 2, 3)
+    chex.assert_trees_all_equal(dict(members), dict(train_grid()))
+
+
+# Numbers.
+
+
+@pytest.mark.parametrize("chunk_size", [None, 1, 5, 18, 100])
+def test_map_is_the_python_loop_bitwise(chunk_size):
+    train, members = make_train(), train_grid()
+    results = sweep(train, members, chunk_size=chunk_size, batching="map")
+    chex.assert_trees_all_equal(results, loop(train, members))
+
+
+@pytest.mark.parametrize("chunk_size", [None, 1, 5, 18, 100])
+def test_vmap_is_the_python_loop_to_rounding(chunk_size):
+    train, members = make_train(), train_grid()
+    results = sweep(train, members, chunk_size=chunk_size, batching="vmap")
+    chex.assert_trees_all_close(results, loop(train, members), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("batching", ["map", "vmap"])
+@pytest.mark.parametrize("chunk_size", [None, 5])
+@pytest.mark.parametrize("name", ["8", "2x4 explicit", "2x4 auto", "mixed"])
+def test_a_mesh_changes_neither_numbers_nor_order(name, chunk_size, batching):
+    train, members, mesh = make_train(), train_grid(), meshes()[name]
+    results = sweep(train, members, chunk_size=chunk_size, mesh=mesh, batching=batching)
+    # Side by side, each device batches fewer members, whose sums may be ordered otherwise.
+    tolerance = {"map": 0.0, "vmap": 1e-5}[batching]
+    chex.assert_trees_all_close(results, loop(train, members), rtol=tolerance * 10, atol=tolerance)
+
+
+def test_each_device_of_a_mesh_runs_its_own_share_without_talking():
+    train, members, mesh = make_train(), train_grid(), meshes()["2x4 explicit"]
+    sweep(train, members, mesh=mesh)
+    (compiled,) = members_module._EXECUTABLES[id(train)].values()
+    assert all(len(s.device_set) == 8 for s in jax.tree.leaves(compiled.output_shardings))
+    for collective in ("all-gather", "all-reduce", "all-to-all", "collective-permute"):
+        assert collective not in compiled.as_text()
+
+
+@pytest.mark.parametrize("mesh", [None, "2x4 explicit"])
+@pytest.mark.parametrize("batching", ["map", "vmap"])
+def test_a_nan_member_leaves_the_others_bitwise_alone(batching, mesh):
+    train, members = make_train(), train_grid()
+    options = {"batching": batching, "mesh": mesh and meshes()[mesh]}
+    healthy = sweep(train, members, **options)
+    members["learning_rate"] = members["learning_rate"].copy()
+    members["learning_rate"][7] = np.nan
+    sick = sweep(train, members, **options)
+    assert np.isnan(sick["params"][7]).all()
+    others = np.arange(18) != 7
+    chex.assert_trees_all_equal(*(jax.tree.map(lambda x: x[others], r) for r in (sick, healthy)))
+
+
+def test_grid_shape_indexes_results_by_axis():
+    members = grid(x=[1.0, 2.0, 3.0], row=[[1, 2], [3, 4]])
+    results = sweep(lambda m: (m["x"] * m["row"], m["x"]), members, chunk_size=4, grid_shape=True)
+    expected = np.array([1.0, 2, 3])[:, None, None] * np.array([[1, 2], [3, 4]])[None]
+    np.testing.assert_array_equal(results[0], expected)
+    np.testing.assert_array_equal(results[1], np.tile([[1.0], [2], [3]], (1, 2)))
+
+
+def test_results_are_numpy_arrays_of_any_dtype():
+    results = sweep(
+        lambda m: {
+            "half": m["x"].astype(jnp.bfloat16),
+            "flag": m["x"] > 1,
+            "constant": 3,
+            "no": None,
+        },
+        {"x": [0.0, 1.0, 2.0]},
+    )
+    assert results["half"].dtype == jnp.bfloat16
+    assert results["flag"].tolist() == [False, False, True]
+    assert results["constant"].tolist() == [3, 3, 3]
+    assert results["no"] is None
+
+
+@pytest.mark.parametrize(("serial", "batching"), [({"cpu"}, "map"), (set(), "vmap")])
+@pytest.mark.parametrize("mesh", [None, "8"])
+def test_auto_goes_by_the_devices_that_run(monkeypatch, mesh, serial, batching):
+    mesh = mesh and meshes()[mesh]
+    monkeypatch.setattr(members_module, "_SERIAL_PLATFORMS", serial)
+    fn, traces = counting(make_train())
+    sweep(fn, train_grid(), mesh=mesh)
+    sweep(fn, train_grid(), mesh=mesh, batching=batching)
+    assert len(traces) == 1  # the second found the first's program
+
+
+def test_the_default_device_runs_the_program():
+    train = make_train()
+    with jax.default_device(jax.devices()[3]):
+        results = sweep(train, train_grid())
+    (compiled,) = members_module._EXECUTABLES[id(train)].values()
+    devices = {d for s in jax.tree.leaves(compiled.output_shardings) for d in s.device_set}
+    assert devices == {jax.devices()[3]}
+    chex.assert_trees_all_equal(results, sweep(train, train_grid()))
+
+
+# Compilation.
+
+
+@pytest.mark.parametrize("batching", ["map", "vmap"])
+def test_one_trace_for_all_values_chunks_and_calls(batching):
+    chex.clear_trace_counter()
+    fn = chex.assert_max_traces(make_train(), n=1)
+    members = train_grid()
+    sweep(fn, members, chunk_size=5, batching=batching)
+    members["b1"] = members["b1"] / 2
+    sweep(fn, members, chunk_size=5, batching=batching)
+    sweep(fn, dict(members), chunk_size=5, batching=batching)
+    list(sweep_chunks(fn, members, chunk_size=5, batching=batching))
+
+
+class Trainer:
+    """A bound method's object: unhashable, as many configurations are."""
+
+    __hash__ = None
+
+    def __init__(self, scale):
+        self.scale = scale
+        self.num_traces = 0
+
+    def train(self, member):
+        self.num_traces += 1
+        return self.scale * member["x"]
+
+
+def test_bound_methods_and_partials_compile_once():
+    first, second = Trainer(2.0), Trainer(3.0)
+    for trainer in (first, second, first):
+        results = sweep(trainer.train, points(x=[1.0, 2.0]))
+        np.testing.assert_array_equal(results, np.array([1.0, 2.0]) * trainer.scale)
+    assert (first.num_traces, second.num_traces) == (1, 1)
+
+    counted, traces = counting(lambda member: member["x"])
+    scaled = partial(lambda fn, member: 2 * fn(member), counted)
+    for _ in range(2):
+        np.testing.assert_array_equal(sweep(scaled, points(x=[1.0, 2.0])), [2.0, 4.0])
+    assert len(traces) == 1
+
+
+@pytest.mark.parametrize("mesh", [None, "8"])
+def test_executables_die_with_their_function(mesh):
+    trainer, train = Trainer(2.0), make_train()
+    mesh = mesh and meshes()[mesh]
+    sweep(train, train_grid(), mesh=mesh)
+    sweep(trainer.train, points(x=[1.0]), mesh=mesh)
+    keys, refs = [id(trainer), id(train)], [weakref.ref(trainer), weakref.ref(train)]
+    assert all(key in members_module._EXECUTABLES for key in keys)
+    del trainer, train
+    gc.collect()
+    assert [ref() for ref in refs] == [None, None]
+    assert not any(key in members_module._EXECUTABLES for key in keys)
+
+
+def test_settings_that_change_the_program_change_the_executable():
+    members = {"x": np.int32([1, 2])}
+
+    def widest(member):
+        return member["x"] * jnp.ones((), float)
+
+    assert sweep(widest, members).dtype == np.float32
+    with jax.enable_x64(True):
+        assert sweep(widest, members).dtype == np.float64
+
+
+# Chunks.
+
+
+def test_chunks_arrive_in_order_and_finished_ones_are_skipped():
+    train, members = make_train(), train_grid()
+    whole = sweep(train, members)
+    chunks = list(sweep_chunks(train, members, chunk_size=7))
+    assert [(start, stop) for start, stop, _ in chunks] == [(0, 7), (7, 14), (14, 18)]
+    for start, stop, results in chunks:
+        expected = jax.tree.map(operator.itemgetter(slice(start, stop)), whole)
+        chex.assert_trees_all_equal(results, expected)
+    rest = list(sweep_chunks(train, members, chunk_size=7, skip={7}))
+    assert [start for start, _, _ in rest] == [0, 14]
+    chex.assert_trees_all_equal(rest[1][2], chunks[2][2])
+
+
+def test_chunks_run_when_asked_for():
+    fn, traces = counting(lambda member: member["x"])
+    chunks = sweep_chunks(fn, points(x=range(4)), chunk_size=2)
+    assert not traces
+    next(chunks)
+    assert len(traces) == 1
+
+
+# Static axes.
+
+
+def power(member):
+    """Branches on a Python value and asserts that it is one."""
+    assert type(member["k"]) is int
+    assert type(member["coupled"]) is bool
+    result = member["x"]
+    for _ in range(member["k"] - 1):
+        result = result * member["x"]
+    return {"power": -result if member["coupled"] else result}
+
+
+@pytest.mark.parametrize("chunk_size", [None, 2])
+def test_static_axes_give_the_grid_in_order_with_one_program_each(chunk_size):
+    members = grid(x=[2.0, 3.0, 5.0], k=[1, 3], coupled=[False, True])
+    fn, traces = counting(power)
+    for _ in range(2):
+        results = sweep(
+            fn, members, static=("k", "coupled"), grid_shape=True, chunk_size=chunk_size
+        )
+        x, k, coupled = np.meshgrid([2.0, 3.0, 5.0], [1, 3], [1, -1], indexing="ij")
+        np.testing.assert_array_equal(results["power"], coupled * x**k)
+    assert len(traces) == 4
+
+
+def test_static_strings_and_floats_are_python_values():
+    members = grid(x=[1.0, 2.0], name=["double", "negate"])
+    table = {"double": lambda x: 2 * x, "negate": lambda x: -x}
+    results = sweep(lambda m: table[m["name"]](m["x"]), members, static=["name"])
+    assert results.tolist() == [2.0, -1.0, 4.0, -2.0]
+
+
+def test_split_static_keeps_every_member_once():
+    members = train_grid()
+    parts = split_static(members, ["b1", "seed"])
+    assert len(parts) == 6
+    assert sorted(np.concatenate([positions for _, positions, _ in parts])) == list(range(18))
+    for fixed, positions, columns in parts:
+        assert set(columns) == {"learning_rate"}
+        assert (members["b1"][positions] == np.float32(fixed["b1"])).all()
+
+
+def test_equal_static_values_of_different_types_have_different_programs():
+    def fn(member):
+        return member["x"] * (2 if member["flag"] is True else 3)
+
+    for flag, factor in ((True, 2), (1, 3)):
+        assert sweep(fn, {"x": [1.0], "flag": [flag]}, static=["flag"]).tolist() == [factor]
+
+
+def test_static_results_that_do_not_stack_say_so():
+    with pytest.raises(ValueError, match="sweep them separately"):
+        sweep(lambda m: m["x"] * jnp.ones(m["k"]), grid(x=[1.0], k=[1, 2]), static=["k"])
+
+
+# Memory.
+
+
+def fail_with(message):
+    def fail(*_, **__):
+        raise jax.errors.JaxRuntimeError(message)
+
+    return fail
+
+
+@pytest.mark.parametrize("batching", ["map", "vmap"])
+@pytest.mark.parametrize(("mesh", "share"), [(None, 64), ("8", 8)])
+def test_out_of_memory_names_bytes_and_a_chunk_size(monkeypatch, mesh, share, batching):
+    monkeypatch.setattr(jax.stages.Compiled, "__call__", fail_with(OUT_OF_MEMORY))
+    options = {"mesh": mesh and meshes()[mesh], "batching": batching}
+    with pytest.raises(MemoryError, match=r"chunk_size=64 .*try chunk_size=32") as info:
+        sweep(lambda m: m["x"] + jnp.zeros(1000), points(x=np.arange(64.0)), **options)
+    assert isinstance(info.value.__cause__, jax.errors.JaxRuntimeError)
+    num_bytes = int(re.search(r"needs ([\d,]+) bytes", str(info.value))[1].replace(",", ""))
+    exact = share * (1 + 1000) * 4
+    assert exact <= num_bytes <= exact + 4100  # XLA may keep one member's row besides
+
+
+@pytest.mark.parametrize(
+    ("batching", "num_devices", "free", "remedy"),
+    [
+        ("vmap", 1, 500, "try chunk_size=50"),  # 10 bytes a member
+        ("vmap", 1, 9, "one alone is too large"),
+        ("vmap", 1, 2000, "try chunk_size=50"),  # the analysis sees no shortage: halve
+        ("map", 1, 940, "try chunk_size=40"),  # 900 shared, 1 a member
+        ("map", 1, 500, "one alone is too large"),
+        ("vmap", 4, 500, "try chunk_size=48"),  # 25 members and 1000 bytes on each device
+    ],
+)
+def test_the_chunk_size_to_try_fits_the_memory_there_is(batching, num_devices, free, remedy):
+    class Compiled:
+        def memory_analysis(self):
+            sizes = {"argument_size_in_bytes": 60, "output_size_in_bytes": 40}
+            return type("Stats", (), {**sizes, "temp_size_in_bytes": 900})
+
+    limits = {"bytes_limit": free + 7, "bytes_in_use": 7}
+    advice = members_module._memory_advice(Compiled(), limits, 100, num_devices, batching)
+    assert "needs 1,000 bytes" in advice
+    assert remedy in advice
+
+
+def test_a_real_allocation_failure_is_a_memory_error():
+    with pytest.raises(MemoryError, match=r"chunk_size=4 .*try chunk_size=2"):  # 2^50 bytes each
+        sweep(lambda m: m["x"] + jnp.zeros(1 << 50, jnp.int8), {"x": np.int8([1, 2, 3, 4])})
+
+
+def test_out_of_memory_while_compiling_halves(monkeypatch):
+    monkeypatch.setattr(jax.stages.Lowered, "compile", fail_with(OUT_OF_MEMORY))
+    with pytest.raises(MemoryError, match=r"chunk_size=2 .*more memory.*try chunk_size=1"):
+        sweep(lambda m: m["x"], points(x=[1.0, 2.0]))
+
+
+def test_other_runtime_errors_pass_through(monkeypatch):
+    monkeypatch.setattr(jax.stages.Compiled, "__call__", fail_with("INTERNAL: something else"))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
+        sweep(lambda m: m["x"], points(x=[1.0, 2.0]))
+
+
+# Errors.
+
+
+@pytest.mark.parametrize(
+    ("axes", "error", "match"),
+    [
+        ({}, ValueError, "at least one axis"),
+        ({"b1": []}, ValueError, "'b1' is empty"),
+        ({"b1": 0.9}, TypeError, r"'b1' must be a sequence of values, got 0.9: use \[value\]"),
+        ({"b1": "abc"}, TypeError, "'b1' must be a sequence"),
+        ({"b1": None}, TypeError, "'b1' must be a sequence"),
+        ({"b1": [0.9, None]}, TypeError, "'b1' must be a sequence"),
+        ({"b1": [[1], [1, 2]]}, TypeError, "equal rows"),
+        ({"seed": [2**31]}, ValueError, "'seed' has integers beyond int32"),
+        ({"a": {"seed": [1]}, "seed": [1]}, ValueError, "'seed'.*more than one axis"),
+        ({"a": {"x": [1, 2], "y": [1]}}, ValueError, "equal lengths"),
+    ],
+)
+def test_unusable_axes(axes, error, match):
+    with pytest.raises(error, match=match):
+        grid(**axes)
+
+
+@pytest.mark.parametrize(
+    ("members", "options", "error", "match"),
+    [
+        ({}, {}, ValueError, "at least one column"),
+        ([1, 2], {}, ValueError, "must be a dict"),
+        ({"x": [1.0, 2.0], "y": [1.0]}, {}, ValueError, r"equal lengths.*'x': 2, 'y': 1"),
+        ({"x": []}, {}, ValueError, "'x' is empty"),
+        ({1: [1.0]}, {}, TypeError, r"named by strings, got \[1\]"),
+        ({"x": ["a"]}, {}, TypeError, r"\['x'\] hold strings.*static"),
+        ({"x": [1.0]}, {"chunk_size": 0}, ValueError, "chunk_size must be an int >= 1"),
+        ({"x": [1.0]}, {"chunk_size": 2.0}, ValueError, "chunk_size must be an int >= 1"),
+        ({"x": [1.0]}, {"chunk_size": True}, ValueError, "chunk_size must be an int >= 1"),
+        ({"x": [1.0]}, {"batching": "pmap"}, ValueError, "batching must be.*'pmap'"),
+        ({"x": [1.0]}, {"mesh": 8}, TypeError, "mesh must be a jax.sharding.Mesh"),
+        ({"x": [1.0]}, {"grid_shape": True}, TypeError, "grid_shape=True needs members made by"),
+        ({"x": [1.0]}, {"static": ["k"]}, ValueError, r"\['k'\] are no columns"),
+        ({"x": [1.0]}, {"static": "x"}, TypeError, "collection of names"),
+        ({"x": [1.0]}, {"static": ["x"]}, ValueError, "every column is static"),
+        ({"x": [1.0], "k": [[1]]}, {"static": ["k"]}, ValueError, "one Python value"),
+    ],
+)
+def test_unusable_sweeps_fail_before_tracing(members, options, error, match):
+    fn, traces = counting(lambda member: member["x"])
+    with pytest.raises(error, match=match):
+        sweep(fn, members, **options)
+    assert not traces
+
+
+def test_unusable_chunks_fail_at_the_call():
+    members = points(x=range(4))
+    with pytest.raises(ValueError, match=r"skip has \[3\].*chunk_size=2"):
+        sweep_chunks(lambda m: m["x"], members, chunk_size=2, skip=[0, 3])
+    with pytest.raises(ValueError, match=r"'x'.*both a column and fixed"):
+        sweep_chunks(lambda m: m["x"], members, fixed={"x": 1})
+    with pytest.raises(TypeError, match="fn must be a function"):
+        sweep_chunks(None, members)
+
+
+@pytest.mark.parametrize(
+    ("result", "match"),
+    [("text", r"result\['out'\] is 'text'"), (jax.random.key, "PRNG key"), (object, "arrays")],
+)
+@pytest.mark.parametrize("batching", ["map", "vmap"])
+def test_results_must_be_arrays(batching, result, match):
+    def fn(member):
+        return {"out": result(0) if result is jax.random.key else result}
+
+    with pytest.raises(TypeError, match=match):
+        sweep(fn, points(x=[1.0]), batching=batching)
+
+
+def test_grid_shape_notices_members_that_were_cut():
+    members = train_grid()
+    for name in members:
+        members[name] = members[name][:5]
+    with pytest.raises(ValueError, match=r"grid shape \(3, 2, 3\) now have 5 rows"):
+        sweep(make_train(), members, grid_shape=True)
+
+
+def test_importing_and_building_members_starts_no_backend():
+    program = (
+        "from kadam_jax.members import grid, points\n"
+        "grid(curve=points(b1=[.9, .8], b2=[.99, .95]), seed=range(3))"
+    )
+    # With a platform that doesn't exist, starting a backend raises.
+    environment = os.environ | {"JAX_PLATFORMS": "none"}
+    subprocess.run([sys.executable, "-c", program], check=True, env=environment)

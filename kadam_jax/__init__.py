@@ -7,6 +7,11 @@ The optimizer (`kadam`, `scale_by_kadam`), its stability theory (`is_stable`, `m
 from importlib.metadata import version as _version
 
 from kadam_jax.members import Members, grid, points, split_static, sweep, sweep_chunks
+from kadam_jax.normalization import (
+    ScaleByAdaptiveNormalizationState,
+    scale_by_adaptive_normalization,
+)
+from kadam_jax.optimizer import kadam, scale_by_kadam
 from kadam_jax.stability import (
     exact_growth_rate,
     exact_max_update_bound,
@@ -19,11 +24,13 @@ from kadam_jax.stability import (
     stability_coefficient,
     worst_case_gradients,
 )
+from kadam_jax.strategies import per_stage_decays
 
 __version__ = _version("kadam_jax")
 
 __all__ = [
     "Members",
+    "ScaleByAdaptiveNormalizationState",
     "__version__",
     "exact_growth_rate",
     "exact_max_update_bound",
@@ -31,10 +38,14 @@ __all__ = [
     "growth_rate",
     "is_exactly_stable",
     "is_stable",
+    "kadam",
     "level_curve",
     "max_update_bound",
     "normal_curve",
+    "per_stage_decays",
     "points",
+    "scale_by_adaptive_normalization",
+    "scale_by_kadam",
     "split_static",
     "stability_coefficient",
     "sweep",

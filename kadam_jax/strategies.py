@@ -1,0 +1,82 @@
+"""How two decays chosen for Adam become the decays of k stages."""
+
+from collections.abc import Callable, Mapping
+from numbers import Integral
+from types import MappingProxyType
+
+from jax.typing import ArrayLike
+
+STRATEGIES: Mapping[str, Callable] = MappingProxyType(
+    {
+        "inverse_exp": lambda b, k: 1 - (1 - b) ** (1 / k),
+        "exp": lambda b, k: b**k,
+        "scaled": lambda b, k: b / k,
+        "naive": lambda b, k: b,
+        "root": lambda b, k: b ** (1 / k),
+    }
+)
+
+
+def per_stage_decays(
+    b1: ArrayLike, b2: ArrayLike, k: int, strategy: str = "inverse_exp"
+) -> tuple[tuple[ArrayLike, ...], tuple[ArrayLike, ...]]:
+    r"""Decays :math:`(\gamma_{1:k}, \beta_{1:k})` of k-Adam's stages, the same for every stage.
+
+    ============= ==================================== ==================================
+    strategy      each stage's decay                   what it keeps
+    ============= ==================================== ==================================
+    "inverse_exp" :math:`1 - (1-b)^{1/k}`              the product of the gains 1-b
+    "exp"         :math:`b^k`                          nothing; forgets faster
+    "scaled"      :math:`b / k`                        nothing; forgets much faster
+    "naive"       :math:`b`                            the decay of each stage
+    "root"        :math:`b^{1/k}`                      nothing; remembers longer
+    ============= ==================================== ==================================
+
+    The exponent is the number of stages k, not the stage's index; Appendix O's prefactor of
+    :math:`m^{(k)}`, printed with β, is :math:`\prod_i (1-\gamma_i)`.
+
+    Args:
+      b1: γ̃, scalar in [0, 1); may be traced.
+      b2: β̃, scalar in [0, 1); may be traced.
+      k: number of stages.
+      strategy: a name in the table.
+
+    Returns:
+      Two k-tuples, (b1_1, ..., b1_k) and (b2_1, ..., b2_k): Python floats for Python floats.
+
+    Raises:
+      TypeError: `k` is not an int, or `strategy` not a string.
+      ValueError: `k` is less than 1, or `strategy` unknown.
+
+    Examples:
+      >>> b1s, b2s = per_stage_decays(0.9, 0.999, k=2)
+      >>> [round(b, 5) for b in b1s], [round(b, 5) for b in b2s]
+      ([0.68377, 0.68377], [0.96838, 0.96838])
+
+    References:
+      Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
+      Section 4.3 and Appendix O.
+    """
+    rule = _checked_rule(k, strategy)
+    return (rule(b1, k),) * k, (rule(b2, k),) * k
+
+
+def check_stages(k: int) -> None:
+    """Raise TypeError or ValueError unless `k` is a Python int of at least 1."""
+    if not isinstance(k, Integral) or isinstance(k, bool):
+        raise TypeError(
+            f"k must be a Python int, since it sets the number of stages, got {k!r}; with "
+            "optax.inject_hyperparams pass static_args=('k', ...), and name a callable mask in it "
+            "too; in a sweep make k a static axis"
+        )
+    if k < 1:
+        raise ValueError(f"k must be at least 1, got {k}")
+
+
+def _checked_rule(k: int, strategy: str) -> Callable:
+    check_stages(k)
+    if not isinstance(strategy, str):
+        raise TypeError(f"strategy must be a string, got {strategy!r}")
+    if strategy not in STRATEGIES:
+        raise ValueError(f"strategy must be one of {', '.join(STRATEGIES)}, got {strategy!r}")
+    return STRATEGIES[strategy]

@@ -1,0 +1,43 @@
+"""How the optimizer tests feed gradients, given in advance, to an optimizer: one `lax.scan`."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from kadam_jax import ScaleByAdaptiveNormalizationState
+
+
+def feed(optimizer, gradients, params=None):
+    """Run over the leading axis of `gradients`; the parameters, updates and states of every step.
+
+    Without `params` the optimizer gets none, and the returned ones start at 0.
+    """
+    start = jax.tree.map(lambda g: jnp.zeros_like(g[0]), gradients) if params is None else params
+
+    def step(carry, gradient):
+        now, state = carry
+        updates, state = optimizer.update(gradient, state, None if params is None else now)
+        now = optax.apply_updates(now, updates)
+        return (now, state), (now, updates, state)
+
+    return jax.lax.scan(step, (start, optimizer.init(start)), gradients)[1]
+
+
+jit_feed = partial(jax.jit, static_argnums=0)(feed)
+
+
+def jit_updates(optimizer, gradients):
+    """The updates alone."""
+    return jit_feed(optimizer, gradients)[1]
+
+
+def stages_of(state):
+    """The stages' states, wherever they are inside an optimizer's."""
+    leaves = jax.tree.leaves(state, is_leaf=_is_stage)
+    return [leaf for leaf in leaves if _is_stage(leaf)]
+
+
+def _is_stage(x):
+    return isinstance(x, ScaleByAdaptiveNormalizationState)

@@ -7,6 +7,12 @@ The optimizer (`kadam`, `scale_by_kadam`), its stability theory (`is_stable`, `m
 from importlib.metadata import version as _version
 
 from kadam_jax.members import Members, grid, points, split_static, sweep, sweep_chunks
+from kadam_jax.monitor import (
+    RecordDeadGradientsState,
+    RecordMaxUpdateState,
+    record_dead_gradients,
+    record_max_update,
+)
 from kadam_jax.normalization import (
     ScaleByAdaptiveNormalizationState,
     scale_by_adaptive_normalization,
@@ -30,6 +36,8 @@ __version__ = _version("kadam_jax")
 
 __all__ = [
     "Members",
+    "RecordDeadGradientsState",
+    "RecordMaxUpdateState",
     "ScaleByAdaptiveNormalizationState",
     "__version__",
     "exact_growth_rate",
@@ -44,6 +52,8 @@ __all__ = [
     "normal_curve",
     "per_stage_decays",
     "points",
+    "record_dead_gradients",
+    "record_max_update",
     "scale_by_adaptive_normalization",
     "scale_by_kadam",
     "split_static",

@@ -1,0 +1,156 @@
+"""Transformations that pass updates through and record, in their state, what went by.
+
+Put them where the quantity is: `record_dead_gradients` before the optimizer's stages, where
+gradients pass, and `record_max_update` after them, where u_n passes.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.typing import ArrayLike
+
+
+class RecordMaxUpdateState(NamedTuple):
+    """State of `record_max_update`."""
+
+    count: jax.Array  # shape=(), dtype=int32, saturating: steps done
+    max_update: jax.Array  # shape=(), ‖u_n‖∞ of the latest step
+    history: jax.Array  # shape=(num_steps,), ‖u_n‖∞ of steps 0..num_steps-1; NaN where yet to come
+
+
+def record_max_update(num_steps: int = 0) -> optax.GradientTransformationExtraArgs:
+    r"""Record the max-update :math:`\|u_n\|_\infty`, the largest modulus over all entries.
+
+    Args:
+      num_steps: how many steps to keep in `history`, for a loop that does not read `max_update`
+        after each step; later steps are not kept.
+
+    Returns:
+      A transformation that leaves updates as they are. Behind `scale_by_kadam` and before the
+      learning rate, the units are those of the learning rate.
+
+    Raises:
+      ValueError: `num_steps` is negative.
+
+    Examples:
+      >>> import jax.numpy as jnp, optax
+      >>> optimizer = optax.chain(optax.scale_by_adam(), record_max_update(2), optax.scale(-1e-3))
+      >>> state = optimizer.init(jnp.zeros(3))
+      >>> _, state = optimizer.update(jnp.array([1.0, 0.0, -2.0]), state)
+      >>> round(float(state[1].max_update), 3), state[1].history.round(3).tolist()
+      (1.0, [1.0, nan])
+
+    References:
+      Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
+      Section 3.1.
+    """
+    if num_steps < 0:
+        raise ValueError(f"num_steps must be at least 0, got {num_steps}")
+
+    def init_fn(params):
+        dtype = jnp.result_type(jnp.float32, *(x.dtype for x in _moduli(params)))
+        return RecordMaxUpdateState(
+            count=jnp.zeros([], jnp.int32),
+            max_update=jnp.zeros([], dtype),
+            history=jnp.full([num_steps], jnp.nan, dtype),
+        )
+
+    def update_fn(updates, state, params=None, **extra_args):
+        del params, extra_args
+        dtype = state.max_update.dtype
+        maxima = [jnp.max(x, initial=0).astype(dtype) for x in _moduli(updates)]
+        max_update = jnp.max(jnp.stack(maxima)) if maxima else jnp.zeros([], dtype)
+        return updates, RecordMaxUpdateState(
+            count=jnp.asarray(optax.safe_increment(state.count)),
+            max_update=max_update,
+            history=jnp.where(jnp.arange(num_steps) == state.count, max_update, state.history),
+        )
+
+    return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+
+
+class RecordDeadGradientsState(NamedTuple):
+    """State of `record_dead_gradients`."""
+
+    count: jax.Array  # shape=(), dtype=int32, saturating: steps done
+    rms: optax.Updates  # root of the average of the squared moduli, not bias-corrected
+    zero_share: jax.Array  # shape=(), share of entries that are exactly 0 at the latest step
+    dead_share: jax.Array  # shape=(), share of entries that are 0 or below threshold * rms_hat
+
+
+def record_dead_gradients(
+    b2: ArrayLike = 0.999, threshold: ArrayLike = 1e-3
+) -> optax.GradientTransformationExtraArgs:
+    r"""Record which share of the gradient's entries is exactly zero, and which nearly zero.
+
+    An entry is dead if it is 0 or if :math:`|g| < \tau \sqrt{\hat v}` with τ = `threshold` and
+    :math:`\hat v` the bias-corrected average of :math:`|g|^2` with decay `b2`, this step included.
+    Only entries whose gradient all but vanishes let the update grow as the bound of Section 3 for
+    C(β,γ) < 0 allows: there m decays as γⁿ and √v as β^(n/2).
+
+    Args:
+      b2: decay of the average of squared gradients, in [0, 1); may be traced.
+      threshold: τ, relative to the entry's own root mean square; may be traced.
+
+    Returns:
+      A transformation that leaves updates as they are; it keeps one float32 for each entry.
+
+    Examples:
+      >>> import jax.numpy as jnp, optax
+      >>> optimizer = optax.chain(record_dead_gradients(), optax.scale_by_adam())
+      >>> state = optimizer.init(jnp.zeros(4))
+      >>> for gradient in ([1.0, 1.0, 0.0, 1.0], [1.0, 1e-4, 0.0, 0.0]):
+      ...     _, state = optimizer.update(jnp.array(gradient), state)
+      >>> float(state[0].zero_share), float(state[0].dead_share)
+      (0.5, 0.75)
+
+    References:
+      Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
+      Section 3.2.
+    """
+
+    def init_fn(params):
+        share = jnp.zeros([], jnp.float32)
+        rms = jax.tree.map(lambda x: jnp.zeros_like(x, dtype=_wide_real(x)), params)
+        return RecordDeadGradientsState(jnp.zeros([], jnp.int32), rms, share, share)
+
+    def update_fn(updates, state, params=None, **extra_args):
+        del params, extra_args
+        count = jnp.asarray(optax.safe_increment(state.count))
+        moduli = _moduli(updates)
+        treedef = jax.tree.structure(updates)
+        rms = [
+            jnp.hypot(_scalar(b2, r) ** 0.5 * r, (1 - _scalar(b2, r)) ** 0.5 * x)
+            for x, r in zip(moduli, treedef.flatten_up_to(state.rms), strict=True)
+        ]
+
+        def share(is_counted):
+            size = max(sum(x.size for x in moduli), 1)
+            entries = zip(moduli, rms, strict=True)
+            counts = (jnp.sum(is_counted(x, r), dtype=jnp.float32) for x, r in entries)
+            return sum(counts, jnp.zeros([], jnp.float32)) / size
+
+        def is_dead(x, r):
+            rms_hat = r / jnp.sqrt(1 - _scalar(b2, r) ** count)
+            return (x == 0) | (x < _scalar(threshold, r) * rms_hat)
+
+        return updates, RecordDeadGradientsState(
+            count, treedef.unflatten(rms), share(lambda x, _: x == 0), share(is_dead)
+        )
+
+    return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+
+
+def _moduli(tree) -> list[jax.Array]:
+    """|x| of each leaf, real and at least float32."""
+    return [jnp.abs(x).astype(_wide_real(x)) for x in map(jnp.asarray, jax.tree.leaves(tree))]
+
+
+def _wide_real(x):
+    return jnp.finfo(jnp.promote_types(jnp.result_type(x), jnp.float32)).dtype
+
+
+def _scalar(x, like):
+    return jnp.asarray(x, like.dtype)

@@ -1,0 +1,186 @@
+"""Which file may import which, and that importing does nothing else."""
+
+import ast
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+import kadam_jax
+
+ROOT = Path(__file__).parents[1]
+OURS = ("kadam_jax", "models", "experiments")
+
+# What a package may import beside itself and the standard library; None is anything.
+PACKAGES = {
+    "kadam_jax": {"jax", "optax", "numpy"},
+    "models": {"jax", "flax", "numpy"},
+    "experiments": None,
+}
+# What a module of kadam_jax may import of kadam_jax; those not named here stand alone.
+LIBRARY = {"optimizer": {"normalization", "strategies"}, "flow": {"normalization", "strategies"}}
+
+
+def modules_of(package, root=ROOT):
+    """Module name -> file, of every Python file of a package."""
+    files = sorted((root / package).rglob("*.py"))
+    parts = {file: file.relative_to(root).with_suffix("").parts for file in files}
+    return {".".join(p[:-1] if p[-1] == "__init__" else p): file for file, p in parts.items()}
+
+
+MODULES = {name: file for package in OURS for name, file in modules_of(package).items()}
+
+
+def imports_of(name, file):
+    """Absolute names of all that a module imports, anywhere in it; `from a import b` is a.b."""
+    package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: -(node.level - 1) or None] if node.level else []
+            source = ".".join([*above, *([node.module] if node.module else [])])
+            found |= {f"{source}.{alias.name}" for alias in node.names}
+    return found
+
+
+def owner(imported):
+    """The module of ours that an imported name is, or is defined in; "" if it is not ours."""
+    while imported and imported not in MODULES:
+        imported = imported.rpartition(".")[0]
+    return imported
+
+
+def test_the_reader_of_imports_sees_every_form(tmp_path):
+    file = tmp_path / "c.py"
+    file.write_text(
+        "import x.y as z\nfrom .d import e\nfrom .. import f\n"
+        "def function():\n    from optax import adam\n"
+    )
+    assert imports_of("a.b.c", file) == {"x.y", "a.b.d.e", "a.f", "optax.adam"}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_package_imports_only_what_its_layer_may(name):
+    package = name.partition(".")[0]
+    allowed = PACKAGES[package]
+    imported = {target.partition(".")[0] for target in imports_of(name, MODULES[name])}
+    if allowed is not None:
+        assert imported - set(sys.stdlib_module_names) <= allowed | {package}
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("kadam_jax.")])
+def test_the_librarys_modules_stand_alone_or_on_their_parts(name):
+    imported = {owner(target) for target in imports_of(name, MODULES[name])} - {""}
+    allowed = LIBRARY.get(name.removeprefix("kadam_jax."), set())
+    assert imported <= {f"kadam_jax.{module}" for module in allowed}
+
+
+def test_the_library_reexports_every_module():
+    imported = {owner(target) for target in imports_of("kadam_jax", MODULES["kadam_jax"])} - {""}
+    assert imported == set(modules_of("kadam_jax")) - {"kadam_jax"}
+
+
+def test_figures_never_import_each_other():
+    figures = {name for name in MODULES if name.startswith("experiments.figures.")}
+    for name in figures:
+        assert not {owner(target) for target in imports_of(name, MODULES[name])} & figures, name
+
+
+def test_all_is_every_public_name():
+    public = {
+        name
+        for name, value in vars(kadam_jax).items()
+        if not name.startswith("_") and not isinstance(value, types.ModuleType)
+    }
+    assert sorted(kadam_jax.__all__) == sorted(public | {"__version__"})
+
+
+def test_no_function_is_named_like_a_module():
+    modules = {name.rpartition(".")[2] for name in modules_of("kadam_jax")}
+    assert not modules & set(kadam_jax.__all__)
+
+
+def test_the_version_is_that_of_the_package():
+    assert kadam_jax.__version__ == importlib.metadata.version("kadam_jax")
+
+
+def test_no_identifier_is_a_bare_beta_or_gamma():
+    """The paper's beta is the second moment's decay, which half the field calls beta2."""
+    fields = ("id", "arg", "attr", "name", "asname")
+    for name, file in modules_of("kadam_jax").items():
+        for node in ast.walk(ast.parse(file.read_text())):
+            identifiers = {getattr(node, field, None) for field in fields}
+            assert not identifiers & {"beta", "gamma"}, f"{name}, line {node.lineno}"
+
+
+# Runs in a process of its own: imports what argv names and prints what else happened, as JSON.
+IMPORTER = """
+import importlib, json, os, sys
+import jax
+
+effects = []
+settings = dict(jax.config.values)
+
+def record(event, args):
+    writes = event == "open" and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR)
+    if writes or event in ("os.mkdir", "os.rename", "socket.connect"):
+        target = os.path.abspath(args[0]) if isinstance(args[0], str | bytes) else repr(args)
+        if not str(target).startswith((os.environ["SCRATCH"], os.devnull)):
+            effects.append(f"{event} {target}")
+
+sys.addaudithook(record)
+for module in sys.argv[1:]:
+    try:
+        importlib.import_module(module)
+    except RuntimeError as error:
+        effects.append(f"{module}: {error}")
+effects += [f"jax.config {k}" for k, v in jax.config.values.items() if settings.get(k, v) != v]
+print(json.dumps(effects))
+"""
+
+
+def effects_of_importing(modules, tmp_path, root=ROOT):
+    """Files written, connections made, jax settings changed and JAX backends started by imports.
+
+    No backend can start, since the platform does not exist. Dependencies may cache in SCRATCH.
+    """
+    scratch = {name: str(tmp_path) for name in ("SCRATCH", "HOME", "MPLCONFIGDIR", "TMPDIR")}
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", IMPORTER, *modules],
+        env=os.environ | scratch | {"JAX_PLATFORMS": "no_such_platform", "PYTHONPATH": str(root)},
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("package", OURS)
+def test_no_import_has_a_side_effect(package, tmp_path):
+    assert effects_of_importing(modules_of(package), tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "effect"),
+    [
+        ("import jax; jax.numpy.zeros(1)", "no_such_platform"),
+        ("import jax; jax.config.update('jax_enable_x64', True)", "jax.config jax_enable_x64"),
+        ("import os; os.mkdir('made')", "os.mkdir"),
+        ("open('made', 'w')", "open"),
+    ],
+)
+def test_a_side_effect_would_be_noticed(statement, effect, tmp_path):
+    guilty = tmp_path / "guilty"
+    guilty.mkdir()
+    (guilty / "guilty_module.py").write_text(statement)
+    effects = effects_of_importing(["guilty_module"], tmp_path / "scratch", root=guilty)
+    assert any(effect in found for found in effects)

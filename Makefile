@@ -14,7 +14,7 @@ test: .venv/test.stamp
 	$(BIN)/python -m pytest -n auto --cov --cov-report=term:skip-covered
 
 smoke: .venv/experiments.stamp
-	$(BIN)/python -m experiments reproduce --preset smoke
+	$(BIN)/python -m experiments reproduce --preset smoke --results results/smoke-run
 
 lint: .venv/dev.stamp
 	$(BIN)/pre-commit run --all-files

@@ -1,0 +1,171 @@
+"""Configurations: frozen dataclasses, typed overrides from the command line, JSON and a digest.
+
+Every figure has one configuration class and three instances of it, its presets. A field's meaning
+is its line under `Attributes:`; `python -m experiments run NAME --help` prints it.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+import tyro
+
+from models.nanogpt import GPTConfig
+
+PRESETS = ("smoke", "laptop", "paper")
+"""smoke runs in seconds and decides nothing; laptop in minutes on two cores; paper needs an
+accelerator and has the paper's own sizes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FigureConfig:
+    """What a figure is computed from; subclass it and add fields with defaults."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingConfig(FigureConfig):
+    """The fields shared by figures that train nanoGPT members.
+
+    Attributes:
+      corpus: Where the bytes come from: "embedded" is CPython's own documentation.
+      model: The network; a vocabulary larger than the corpus uses has rows without a gradient.
+      batch: Sequences in a batch.
+      num_steps: Optimizer steps of every member.
+      num_seeds: Seeds 0, 1, ... for every point: initial weights, batches and dropout differ.
+      learning_rate: Constant learning rate.
+      eps: Added to the bias-corrected root mean square.
+      chunk_size: Members between two writes to disk: what Ctrl-C can lose at most.
+    """
+
+    corpus: Literal["embedded"] = "embedded"
+    model: GPTConfig = dataclasses.field(default_factory=GPTConfig)
+    batch: int = 8
+    num_steps: int = 400
+    num_seeds: int = 5
+    learning_rate: float = 1e-3
+    eps: float = 1e-30
+    chunk_size: int = 8
+
+    @property
+    def seeds(self) -> range:
+        """The seeds of every point."""
+        return range(self.num_seeds)
+
+    def __post_init__(self):
+        for name in ("batch", "num_steps", "num_seeds", "chunk_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("learning_rate", "eps"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(
+                    f"{name} must be finite and not negative, got {getattr(self, name)}"
+                )
+
+
+ConfigT = TypeVar("ConfigT")
+
+
+def override(config: ConfigT, assignments: Sequence[str], prog: str = "--set") -> ConfigT:
+    """`config` with fields replaced by `assignments`, each `"field=value"` or `"a.b=value"`.
+
+    Values are parsed with the field's type: `learning_rate=1e-30`, `model.width=64`,
+    `levels=-1,0,1` for a tuple, `dropout=None` where None is allowed.
+
+    Args:
+      config: The preset to start from; it gives the types and all other values.
+      assignments: One string for each field; a later one wins.
+      prog: The command that messages refer to for its `--help`.
+
+    Returns:
+      A new configuration of the same class.
+
+    Raises:
+      SystemExit: With code 2, after a message on stderr that names the field and, for an unknown
+        field, names near it.
+
+    >>> override(TrainingConfig(), ["eps=1e-8", "model.width=64", "model.num_heads=1"]).model.width
+    64
+    """
+    arguments = []
+    for assignment in assignments:
+        field, _, value = assignment.partition("=")
+        arguments += [f"--{field}", *_words(config, field, value)]
+    return _parse(config, arguments, prog)
+
+
+def print_help(config: Any, prog: str) -> None:
+    """Prints every field with its type, meaning and value in `config`."""
+    with contextlib.suppress(SystemExit):
+        _parse(config, ["--help"], prog)
+
+
+def _parse(config: ConfigT, arguments: Sequence[str], prog: str) -> ConfigT:
+    flags = (tyro.conf.FlagConversionOff,)
+    return tyro.cli(type(config), default=config, args=arguments, prog=prog, config=flags)
+
+
+def _words(config: Any, field: str, value: str) -> list[str]:
+    """`value` as tyro wants it: a tuple's items apart, booleans capitalised."""
+    try:
+        is_tuple = isinstance(get(config, field), tuple)
+    except AttributeError:
+        is_tuple = False  # tyro names the unknown field
+    words = value.replace(",", " ").split() if is_tuple else [value]
+    return [word.capitalize() if word in ("true", "false", "none") else word for word in words]
+
+
+def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
+    """Every field by its dotted name, nested dataclasses opened.
+
+    >>> flatten(TrainingConfig())["model.width"]
+    384
+    """
+    flat = {}
+    for field in dataclasses.fields(config):
+        name, value = prefix + field.name, getattr(config, field.name)
+        flat |= flatten(value, f"{name}.") if dataclasses.is_dataclass(value) else {name: value}
+    return flat
+
+
+def difference(config: ConfigT, base: ConfigT) -> list[str]:
+    """The assignments that `override` needs to get from `base` to `config`.
+
+    >>> difference(TrainingConfig(eps=1e-8), TrainingConfig())
+    ['eps=1e-08']
+    """
+    base_fields = flatten(base)
+    return [
+        f"{name}={_text(value)}"
+        for name, value in flatten(config).items()
+        if value != base_fields[name]
+    ]
+
+
+def _text(value: Any) -> str:
+    return ",".join(map(_text, value)) if isinstance(value, tuple) else str(value)
+
+
+def get(config: Any, field: str) -> Any:
+    """The value of a dotted field name: `get(config, "model.width")`."""
+    return operator.attrgetter(field)(config)
+
+
+def shortfalls(config: Any, minimum: Mapping[str, float]) -> tuple[str, ...]:
+    """The fields of `config` below `minimum`, each as `"num_steps=20 < 400"`; empty if none."""
+    found = ((field, get(config, field), least) for field, least in minimum.items())
+    return tuple(f"{field}={value} < {least}" for field, value, least in found if value < least)
+
+
+def to_json(config: FigureConfig) -> str:
+    """All fields, nested ones too, as JSON with sorted keys."""
+    return json.dumps(dataclasses.asdict(config), sort_keys=True)
+
+
+def digest(*parts: str) -> str:
+    """Twelve hexadecimal digits that identify `parts`."""
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]

@@ -1,0 +1,193 @@
+"""The steps behind the commands: run a figure, draw it, find what is on disk."""
+
+import hashlib
+import inspect
+import json
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import matplotlib
+import numpy as np
+import xarray as xr
+
+from experiments import plotting
+from experiments.config import FigureConfig, TrainingConfig, difference, digest, to_json
+from experiments.data import load_corpus
+from experiments.figures import Figure
+from experiments.results import (
+    PROJECT,
+    ChunkStore,
+    DamagedFile,
+    provenance,
+    read_dataset,
+    versions,
+    write_dataset,
+)
+from experiments.running import Run, say
+
+PRESENTATION = {
+    "__main__",
+    "claims",
+    "config",
+    "judging",
+    "max_update_plot",
+    "pipeline",
+    "plotting",
+    "report",
+    "results",
+}
+"""Modules of this package without influence on numbers: a change there recomputes nothing."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during a figure; the message says what is kept."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one figure of one preset lies.
+
+    Attributes:
+      folder: `<results>/<preset>/<figure>`.
+      figure: Whose it is.
+      preset: The preset's name.
+    """
+
+    folder: Path
+    figure: Figure
+    preset: str
+
+    @property
+    def dataset(self) -> Path:
+        """The dataset's path."""
+        return self.folder / "data.nc"
+
+    @property
+    def base_command(self) -> str:
+        """The command that makes the preset's own dataset."""
+        return f"python -m experiments run {self.figure.name} --preset {self.preset}"
+
+
+def place(results: Path, figure: Figure, preset: str) -> Place:
+    """Where `figure` of `preset` lies below `results`."""
+    return Place(results / preset / figure.name, figure, preset)
+
+
+def run_figure(
+    where: Place, config: FigureConfig, devices: Sequence[jax.Device], *, force: bool = False
+) -> tuple[xr.Dataset, bool]:
+    """Computes a figure's dataset and draws it, or takes the finished one of the same key.
+
+    The key is a digest of the configuration, the corpus, the versions, the platform and the code
+    that decides the numbers.
+
+    Args:
+      where: The figure and where its files lie.
+      config: What to compute.
+      devices: Members are spread over them.
+      force: Compute even if everything is there; drops finished chunks.
+
+    Returns:
+      The dataset, and whether it was reused.
+
+    Raises:
+      Interrupted: At Ctrl-C, with finished chunks kept on disk.
+    """
+    figure = where.figure
+    corpus = load_corpus(config.corpus) if isinstance(config, TrainingConfig) else None
+    sha256 = corpus.sha256 if corpus else "none"
+    key = digest(
+        figure.name,
+        to_json(config),
+        sha256,
+        json.dumps(versions()),
+        devices[0].platform,
+        _code_digest(figure),
+    )
+    store = ChunkStore(where.folder / "chunks" / key)
+    if force:
+        store.clear()
+    elif (finished := _finished(where.dataset, key)) is not None:
+        say(f"{figure.name}: reusing {where.dataset}, computed {finished.attrs['date']}")
+        draw(where, finished)
+        return finished, True
+
+    mesh = jax.sharding.Mesh(np.array(devices), ("members",)) if len(devices) > 1 else None
+    start = time.monotonic()
+    try:
+        dataset = figure.compute(config, Run(corpus, mesh, store))
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"{figure.name}: {store.count()} finished chunks are kept in {store.folder}; "
+            "the same command continues from them"
+        ) from None
+    overrides = difference(config, figure.presets[where.preset])
+    dataset.attrs |= provenance(devices, time.monotonic() - start) | {
+        "key": key,
+        "figure": figure.name,
+        "preset": where.preset,
+        "config": to_json(config),
+        "overrides": json.dumps(overrides),
+        "command": " ".join(
+            [where.base_command, *(f"--set {shlex.quote(item)}" for item in overrides)]
+        ),
+        "corpus_sha256": sha256,
+        "seeds": str(list(config.seeds)) if isinstance(config, TrainingConfig) else "none",
+    }
+    write_dataset(where.dataset, dataset)
+    store.clear()
+    draw(where, dataset)
+    return dataset, False
+
+
+def draw(where: Place, dataset: xr.Dataset) -> list[Path]:
+    """Draws a dataset as PNG and SVG beside it and returns their paths."""
+    name = where.figure.name
+    with matplotlib.rc_context(plotting.STYLE):
+        canvases = where.figure.plot(dataset)
+        stems = {suffix: f"{name}_{suffix}" if suffix else name for suffix in canvases}
+        paths = [
+            path
+            for suffix, canvas in canvases.items()
+            for path in plotting.save(canvas, where.folder / stems[suffix])
+        ]
+    for kind in ("png", "svg"):
+        for stale in set(where.folder.glob(f"*.{kind}")) - set(paths):
+            stale.unlink()
+    return paths
+
+
+def _finished(path: Path, key: str) -> xr.Dataset | None:
+    """The dataset at `path` if it is whole and of that key."""
+    try:
+        dataset = read_dataset(path)
+    except FileNotFoundError:
+        return None
+    except DamagedFile as error:
+        say(f"{error}; computing it again")
+        return None
+    if dataset.attrs.get("key") != key:
+        say(f"{path} is from another configuration, code or machine; it will be replaced")
+        return None
+    return dataset
+
+
+def _code_digest(figure: Figure) -> str:
+    """Of the code that decides a dataset's numbers: what figures share, and the figure's own."""
+    shared = [
+        path
+        for pattern in (
+            "kadam_jax/*.py",
+            "models/*.py",
+            "experiments/data/*.py",
+            "experiments/*.py",
+        )
+        for path in sorted(PROJECT.glob(pattern))
+        if path.parent.name != "experiments" or path.stem not in PRESENTATION
+    ]
+    sources = [*shared, Path(inspect.getfile(figure.compute))]
+    return digest(*(hashlib.sha256(path.read_bytes()).hexdigest() for path in sources))

@@ -1,0 +1,165 @@
+"""One HTML page: claims first, then every figure with its numbers, command and provenance."""
+
+import base64
+import collections
+import json
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import xarray as xr
+
+from experiments.claims import CLAIMS
+from experiments.figures import Figure
+from experiments.judging import INCONCLUSIVE, NOTHING, Estimate, Judgement, judge, settings
+from experiments.pipeline import Place, place
+from experiments.results import DamagedFile, atomic, read_dataset
+
+ORIGINS = {
+    False: "computed in this run",
+    True: "reused, finished before this run",
+    None: "read from disk",
+}
+
+
+@dataclass(frozen=True)
+class Section:
+    """What the page says about one figure.
+
+    Attributes:
+      place: The figure and where it lies.
+      problem: Why there is no dataset, or "".
+      origin: One of `ORIGINS`.
+      attrs: The dataset's attributes.
+      caption: With the configuration's values filled in.
+      numbers: Label, value, units of every scalar in the dataset.
+      images: PNGs as data URIs.
+      judgements: Its claims.
+    """
+
+    place: Place
+    problem: str = ""
+    origin: str = ""
+    attrs: Mapping[str, Any] | None = None
+    caption: str = ""
+    numbers: tuple[tuple[str, str, str], ...] = ()
+    images: tuple[str, ...] = ()
+    judgements: tuple[Judgement, ...] = ()
+
+    @property
+    def overrides(self) -> list[str]:
+        """Fields that differ from the preset."""
+        return json.loads(self.attrs["overrides"]) if self.attrs else []
+
+    @property
+    def command(self) -> str:
+        """What makes this figure."""
+        return self.attrs["command"] if self.attrs else self.place.base_command
+
+
+def write_report(
+    results: Path,
+    figures: Mapping[str, Figure],
+    preset: str,
+    *,
+    reused: Mapping[str, bool] = {},
+) -> Path:
+    """Writes `<results>/report.html` from what is on disk and returns its path.
+
+    Args:
+      results: The results folder.
+      figures: All figures; one without a dataset is listed with the command that makes it.
+      preset: Whose datasets are read.
+      reused: For figures of this run, whether their datasets were finished before it.
+
+    Returns:
+      The page's path; the page needs no other file.
+    """
+    sections = [
+        _section(place(results, figure, preset), ORIGINS[reused.get(name)])
+        for name, figure in figures.items()
+    ]
+    page = results / "report.html"
+    with atomic(page) as temporary:
+        temporary.write_text(render(sections, preset), encoding="utf-8")
+    return page
+
+
+def render(sections: Collection[Section], preset: str) -> str:
+    """The page as HTML, every value escaped."""
+    judgements = [judgement for section in sections for judgement in section.judgements]
+    verdicts = collections.Counter(judgement.verdict for judgement in judgements)
+    origins = collections.Counter(section.origin or "not run" for section in sections)
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("experiments"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": number, "interval": interval, "acceptable": acceptable}
+    return environment.get_template("report.html").render(
+        sections=sections, preset=preset, origins=origins, verdicts=verdicts
+    )
+
+
+def number(value: float) -> str:
+    """Four significant digits."""
+    return f"{value:.4g}"
+
+
+def interval(estimate: Estimate) -> str:
+    """`[low, high]`, or "exact" where nothing was sampled."""
+    if estimate.low == estimate.high == estimate.value:
+        return "exact"
+    return f"[{number(estimate.low)}, {number(estimate.high)}]"
+
+
+def acceptable(accept: tuple[float, float]) -> str:
+    """A claim's rule in words.
+
+    >>> acceptable((1.0, 1.0)), acceptable((-math.inf, 3.5)), acceptable((0.9, 1.1))
+    ('1', 'at most 3.5', '0.9 to 1.1')
+    """
+    low, high = accept
+    if low == high:
+        return number(low)
+    if low == -math.inf:
+        return f"at most {number(high)}"
+    if high == math.inf:
+        return f"at least {number(low)}"
+    return f"{number(low)} to {number(high)}"
+
+
+def _section(where: Place, origin: str) -> Section:
+    figure = where.figure
+    claims = [claim for claim in CLAIMS if claim.figure == figure.name]
+    try:
+        dataset = read_dataset(where.dataset)
+    except (FileNotFoundError, DamagedFile) as error:
+        missing = tuple(Judgement(claim, NOTHING, INCONCLUSIVE, "not run") for claim in claims)
+        return Section(where, problem=str(error), judgements=missing)
+    return Section(
+        where,
+        origin=origin,
+        attrs=dataset.attrs,
+        caption=figure.caption.format_map(vars(settings(dataset))),
+        numbers=_numbers(dataset),
+        images=tuple(_data_uri(path) for path in sorted(where.folder.glob("*.png"))),
+        judgements=tuple(judge(claim, dataset, figure.minimum) for claim in claims),
+    )
+
+
+def _numbers(dataset: xr.Dataset) -> tuple[tuple[str, str, str], ...]:
+    scalars = [array for array in dataset.data_vars.values() if array.ndim == 0]
+    return tuple(
+        (array.attrs["long_name"], number(float(array)), array.attrs.get("units", ""))
+        for array in scalars
+    )
+
+
+def _data_uri(path: Path) -> str:
+    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()

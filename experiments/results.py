@@ -1,0 +1,144 @@
+"""Results on disk: labelled datasets with provenance, finished chunks, nothing half-written.
+
+results/<preset>/<figure>/data.nc             the dataset, its attrs say how it was made
+results/<preset>/<figure>/<figure>.png, .svg  drawn from it
+results/<preset>/<figure>/chunks/<key>/       finished parts of a run that is not over
+"""
+
+import contextlib
+import datetime
+import importlib.metadata
+import platform
+import shutil
+import subprocess
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import numpy as np
+import xarray as xr
+
+PACKAGES = ("jax", "jaxlib", "optax", "flax", "kadam_jax")
+PROJECT = Path(__file__).resolve().parent.parent
+
+
+class DamagedFile(Exception):
+    """A file of ours that cannot be read; the message names it."""
+
+
+@contextlib.contextmanager
+def atomic(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path` that replaces it if the block ends well, and vanishes if not.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "a.txt"
+    >>> with atomic(path) as temporary:
+    ...     _ = temporary.write_text("whole")
+    >>> path.read_text(), [file.name for file in path.parent.iterdir()]
+    ('whole', ['a.txt'])
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+        temporary = Path(folder) / path.name
+        yield temporary
+        temporary.replace(path)
+
+
+def write_dataset(path: Path, dataset: xr.Dataset) -> None:
+    """Writes netCDF-4 atomically."""
+    with atomic(path) as temporary:
+        dataset.to_netcdf(temporary, engine="h5netcdf")
+
+
+def read_dataset(path: Path) -> xr.Dataset:
+    """A dataset in memory, its file closed.
+
+    Raises:
+      FileNotFoundError: If there is no such file.
+      DamagedFile: If it is not one that `write_dataset` finished.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist")
+    try:
+        return xr.load_dataset(path, engine="h5netcdf")
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise DamagedFile(f"{path} is damaged ({error})") from error
+
+
+@dataclass(frozen=True)
+class ChunkStore:
+    """Finished chunks of one run.
+
+    Attributes:
+      folder: Where this run's chunks lie, and no other's: its name is the run's key.
+    """
+
+    folder: Path
+
+    def path(self, sweep: str, start: int) -> Path:
+        """The file of the chunk of one sweep that begins with member `start`."""
+        return self.folder / f"{sweep}-{start:06d}.npz"
+
+    def save(self, sweep: str, start: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Writes a chunk atomically."""
+        with atomic(self.path(sweep, start)) as temporary, temporary.open("wb") as file:
+            np.savez(file, **arrays)
+
+    def load(self, sweep: str, start: int) -> dict[str, np.ndarray] | None:
+        """A chunk, or None if it was not finished.
+
+        Raises:
+          DamagedFile: If it cannot be read or its checksum is wrong.
+        """
+        path = self.path(sweep, start)
+        if not path.exists():
+            return None
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                return dict(arrays)
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            raise DamagedFile(f"{path} is damaged ({error})") from error
+
+    def count(self) -> int:
+        """Number of finished chunks."""
+        return len(list(self.folder.glob("*.npz")))
+
+    def clear(self) -> None:
+        """Removes this run's chunks, and the folder above if nothing else is left in it."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            self.folder.parent.rmdir()
+
+
+def versions() -> dict[str, str]:
+    """Python's version and those of the packages that decide the numbers."""
+    packages = {name: importlib.metadata.version(name) for name in PACKAGES}
+    return {"python": platform.python_version(), **packages}
+
+
+def git_commit(folder: Path = PROJECT) -> str:
+    """The commit, `+dirty` behind it if files differ from it; "unknown" outside git."""
+
+    def git(*arguments: str) -> str:
+        command = ("git", "-C", str(folder), *arguments)
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("+dirty" if git("status", "--porcelain") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def provenance(devices: Sequence[jax.Device], wall_seconds: float) -> dict[str, str | float]:
+    """How a dataset came about, as netCDF attributes."""
+    return {
+        **{f"version_{name}": version for name, version in versions().items()},
+        "device": f"{len(devices)} x {devices[0].device_kind} ({devices[0].platform})",
+        "machine": platform.platform(),
+        "git_commit": git_commit(),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "wall_seconds": round(wall_seconds, 3),
+    }

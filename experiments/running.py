@@ -1,0 +1,129 @@
+"""What a figure's `compute` may use of the outside world: devices, progress and finished chunks."""
+
+import contextlib
+import datetime
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from experiments.data import Corpus
+from experiments.results import ChunkStore, DamagedFile
+from kadam_jax.members import sweep_chunks
+
+QUIET_SECONDS = 2.0
+"""Work shorter than this shows no progress."""
+LINE_SECONDS = 15.0
+"""Between two lines of progress where there is no terminal to redraw one."""
+
+
+def say(message: str) -> None:
+    """One line for the person at the terminal; standard output is kept for results."""
+    print(message, file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Handed to `compute(config, run)`.
+
+    Attributes:
+      corpus: The corpus that the configuration names; None for a figure without training.
+      mesh: Devices to spread members over; None for one device.
+      store: Where finished chunks are kept.
+    """
+
+    corpus: Corpus | None
+    mesh: jax.sharding.Mesh | None
+    store: ChunkStore
+
+    def sweep(
+        self,
+        name: str,
+        fn: Callable[[dict[str, Any]], Mapping[str, jax.Array]],
+        members: Mapping[str, Any],
+        *,
+        chunk_size: int | None = None,
+        batching: str = "auto",
+    ) -> dict[str, np.ndarray]:
+        """`kadam_jax.sweep` that shows progress, keeps finished chunks and continues from them.
+
+        Args:
+          name: Tells this sweep from others of the same figure; part of a file's name.
+          fn: Pure function from one member, a dict of scalars, to a dict of arrays.
+          members: From `kadam_jax.grid` or `kadam_jax.points`.
+          chunk_size: Members between two writes; None for all of them.
+          batching: As in `kadam_jax.sweep`.
+
+        Returns:
+          `fn`'s dict, every array with the members stacked on a leading axis.
+        """
+        num_members = len(next(iter(members.values())))
+        chunk_size = chunk_size or num_members
+        starts = range(0, num_members, chunk_size)
+        found = {start: self._finished(name, start) for start in starts}
+        chunks = {start: arrays for start, arrays in found.items() if arrays is not None}
+        if chunks:
+            say(f"{name}: {len(chunks)} finished chunks found, continuing from them")
+        done = sum(len(next(iter(arrays.values()))) for arrays in chunks.values())
+        todo = sweep_chunks(
+            fn,
+            members,
+            chunk_size=chunk_size,
+            mesh=self.mesh,
+            batching=batching,
+            skip=tuple(chunks),
+        )
+        with progress(name, num_members, done) as advance:
+            for start, stop, arrays in todo:
+                self.store.save(name, start, arrays)
+                chunks[start] = arrays
+                advance(stop - start)
+        ordered = [chunks[start] for start in sorted(chunks)]
+        return {key: np.concatenate([arrays[key] for arrays in ordered]) for key in ordered[0]}
+
+    def _finished(self, sweep: str, start: int) -> dict[str, np.ndarray] | None:
+        try:
+            return self.store.load(sweep, start)
+        except DamagedFile as error:
+            say(f"{error}; computing it again")
+            return None
+
+
+@contextlib.contextmanager
+def progress(label: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
+    """Shows how far `total` units of work are and the time left; yields `advance(units)`.
+
+    A bar on a terminal; elsewhere (a log, a pipe) a plain line now and then, and nothing for work
+    that is over within two seconds.
+    """
+    console = Console(stderr=True)
+    if console.is_terminal:
+        columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        bar = Progress(TextColumn("{task.description}"), *columns, console=console, transient=True)
+        with bar:
+            task = bar.add_task(label, total=total, completed=done)
+            yield lambda units: bar.advance(task, units)
+    else:
+        yield _line_printer(label, total, done)
+
+
+def _line_printer(label: str, total: int, done: int) -> Callable[[int], None]:
+    start = time.monotonic()
+    found, due = done, start + QUIET_SECONDS
+
+    def advance(units: int) -> None:
+        nonlocal done, due
+        done += units
+        now = time.monotonic()
+        if now >= due and done < total:
+            left = round((now - start) / (done - found) * (total - done))
+            say(f"{label}: {done}/{total}, {datetime.timedelta(seconds=left)} left")
+            due = now + LINE_SECONDS
+
+    return advance

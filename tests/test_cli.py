@@ -1,0 +1,270 @@
+"""python -m experiments: commands, exit codes, reuse, Ctrl-C and continuing."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments import __main__ as cli
+from experiments import figures, running
+from experiments.results import read_dataset
+
+SMOKE = ("--preset", "smoke", "--set", "num_grid=10", "--set", "num_curve=10")
+FAKE = '''
+"""A figure of eight slow members, alone on the command line."""
+import dataclasses, sys
+import jax, jax.numpy as jnp, numpy as np, xarray as xr
+from experiments import figures, plotting
+from experiments.__main__ import main
+from experiments.config import FigureConfig
+from kadam_jax.members import points
+
+@dataclasses.dataclass(frozen=True)
+class Config(FigureConfig):
+    """Fake.
+
+    Attributes:
+      work: Rounds for each member.
+      fail_at: Raise KeyboardInterrupt in the sweep of this name.
+    """
+    work: int = 10
+    fail_at: str = ""
+
+def compute(config, run):
+    def fn(member):
+        x = jax.random.normal(jax.random.key(member["seed"]), (100, 100))
+        step = lambda _, x: jnp.tanh(x @ x)
+        return {"y": jax.lax.fori_loop(0, config.work, step, x).sum()}
+    for name in ("first", "second"):
+        if name == config.fail_at:
+            raise KeyboardInterrupt
+        y = run.sweep(name, fn, points(seed=np.arange(8)), chunk_size=1)["y"]
+    return xr.Dataset({"y": ("member", y, {"long_name": "y"})})
+
+def plot(dataset):
+    canvas, axes = plotting.canvas(2, 2)
+    axes.plot(dataset.y)
+    return {"": canvas}
+
+FIGURE = figures.Figure("fake", "Fake", "not in the paper", "{work}",
+    dict.fromkeys(("smoke", "laptop", "paper"), Config()), compute, plot)
+figures.discover = lambda: {"fake": FIGURE}
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
+'''
+
+
+@pytest.fixture
+def run(tmp_path, capsys):
+    """`run(*arguments)` is (exit code, stdout, stderr) of one command with its own results."""
+
+    def call(command, *arguments, results=tmp_path / "results"):
+        code = cli.main([command, *arguments, "--results", str(results), *_one_device(command)])
+        return code, *capsys.readouterr()
+
+    return call
+
+
+def _one_device(command):
+    return ("--devices", "1") if command in ("run", "reproduce") else ()
+
+
+@pytest.fixture
+def fake(tmp_path, monkeypatch):
+    """The fake figure, the only one there is; its path as a program."""
+    monkeypatch.setattr(figures, "discover", figures.discover)  # restored afterwards
+    path = tmp_path / "fake.py"
+    path.write_text(FAKE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sys.modules.pop("fake", None)
+    __import__("fake")
+    return path
+
+
+def test_list_shows_all_figures(capsys):
+    assert cli.main(["list"]) == 0
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in figures.discover())
+
+
+def test_help_shows_every_field_with_its_meaning_and_preset(capsys):
+    assert cli.main(["run", "--preset", "smoke", "stability_plane", "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "--num-grid INT" in shown
+    assert "Points on each side of the grid" in shown
+    assert "(default: 40)" in shown
+
+
+def test_run_writes_everything_and_a_second_run_reuses_it(run, tmp_path):
+    folder = tmp_path / "results/smoke/stability_plane"
+    assert run("run", "stability_plane", *SMOKE)[:2] == (0, f"{folder}/data.nc\n")
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "data.nc",
+        "stability_plane.png",
+        "stability_plane.svg",
+    ]
+    attrs = read_dataset(folder / "data.nc").attrs
+    assert attrs["command"].endswith("--preset smoke --set num_grid=10 --set num_curve=10")
+    for name in ("version_jax", "device", "git_commit", "date", "wall_seconds", "config", "seeds"):
+        assert name in attrs
+
+    code, _, messages = run("run", "stability_plane", *SMOKE)
+    assert code == 0
+    assert "reusing" in messages
+    assert read_dataset(folder / "data.nc").attrs == attrs
+
+    code, _, messages = run("run", "stability_plane", *SMOKE, "--force")
+    assert "reusing" not in messages
+
+    code, _, messages = run("run", "stability_plane", *SMOKE, "--set", "num_curve=11")
+    assert "another configuration" in messages
+    assert read_dataset(folder / "data.nc").sizes["point"] == 11
+
+
+def test_plot_redraws_and_says_what_is_missing_or_damaged(run, tmp_path):
+    folder = tmp_path / "results/smoke/stability_plane"
+    code, _, messages = run("plot", "stability_plane", "--preset", "smoke")
+    assert (code, str(folder / "data.nc") in messages) == (1, True)
+
+    run("run", "stability_plane", *SMOKE)
+    svg = (folder / "stability_plane.svg").read_bytes()
+    (folder / "stability_plane.svg").unlink()
+    code, drawn, _ = run("plot", "stability_plane", "--preset", "smoke")
+    assert (code, len(drawn.splitlines())) == (0, 2)
+    assert (folder / "stability_plane.svg").read_bytes() == svg  # the same figure, the same file
+
+    (folder / "data.nc").write_bytes(b"half")
+    code, _, messages = run("plot", "stability_plane", "--preset", "smoke")
+    assert (code, "data.nc is damaged" in messages) == (1, True)
+    code, _, messages = run("run", "stability_plane", *SMOKE)
+    assert (code, "computing it again" in messages) == (0, True)
+
+
+def test_reproduce_ends_with_the_path_of_the_report(run, fake, tmp_path):
+    code, printed, _ = run("reproduce", "--preset", "smoke")
+    assert code == 0
+    report = Path(printed.splitlines()[-1])
+    assert report == tmp_path / "results/report.html"
+    assert "computed in this run" in report.read_text()
+    run("reproduce", "--preset", "smoke")
+    assert "reused, finished before this run" in report.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "stability_plan"], "did you mean 'stability_plane'"),
+        (["run", "stability_plane", "--set", "num_grdi=3"], "num-grid"),
+        (["run", "stability_plane", "--set", "num_grid=x"], "num-grid"),
+        (["run", "stability_plane", "--set", "num_grid"], "field=value"),
+        (["run", "stability_plane", "--preset", "huge"], "laptop"),
+        (["run", "stability_plane", "--devices", "0"], "--devices 0"),
+        (["run", "stability_plane", "--devices", "many"], "--devices many"),
+        (["run", "stability_plan", "--help"], "did you mean"),
+        (["paint"], "reproduce"),
+        ([], "COMMAND"),
+    ],
+)
+def test_bad_usage_is_2_with_a_remedy_and_leaves_nothing(
+    arguments, message, capsys, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(arguments) == 2
+    assert message in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_finished_chunks_survive_an_interrupt_and_are_continued_from(run, fake, tmp_path):
+    folder = tmp_path / "results/laptop/fake"
+    code, _, messages = run("run", "fake", "--set", "fail_at=second")
+    assert code == 130
+    assert "8 finished chunks are kept" in messages
+    (chunks,) = (folder / "chunks").iterdir()
+    damaged = chunks / "first-000003.npz"
+    damaged.write_bytes(b"")
+    written = {path: path.stat().st_mtime_ns for path in chunks.iterdir() if path != damaged}
+
+    code, _, messages = run("run", "fake", "--set", "fail_at=second")
+    assert "first-000003.npz is damaged" in messages
+    assert "7 finished chunks found" in messages
+    assert {path: path.stat().st_mtime_ns for path in written} == written
+
+    code, _, messages = run("run", "fake")  # another configuration takes none of them
+    assert (code, "found" in messages) == (0, False)
+    assert [path.name for path in (folder / "chunks").iterdir()] == [chunks.name]
+    assert len(read_dataset(folder / "data.nc").y) == 8
+
+
+def test_sigint_exits_130_and_the_rerun_gives_the_same_numbers(fake, tmp_path):
+    def start(results):
+        command = [sys.executable, fake, "run", "fake", "--set", "work=4000"]
+        environment = {**os.environ, "GLIBC_TUNABLES": ""}
+        return subprocess.Popen(
+            [*command, "--results", results, "--devices", "1"],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+
+    chunks = tmp_path / "a/laptop/fake/chunks"
+    interrupted = start(tmp_path / "a")
+    deadline = time.monotonic() + 60
+    while len(list(chunks.glob("*/*.npz"))) < 2:
+        assert interrupted.poll() is None, interrupted.stderr.read()
+        assert time.monotonic() < deadline, "no chunk within a minute"
+        time.sleep(0.01)
+    interrupted.send_signal(signal.SIGINT)
+    messages = interrupted.communicate(timeout=60)[1]
+    assert interrupted.returncode == 130, messages
+    kept = len(list(chunks.glob("*/*.npz")))
+    assert f"{kept} finished chunks are kept" in messages
+
+    rerun, whole = start(tmp_path / "a"), start(tmp_path / "b")
+    messages = rerun.communicate(timeout=60)[1]
+    assert rerun.returncode == 0, messages
+    assert f"first: {min(kept, 8)} finished chunks found" in messages
+    assert not chunks.exists()
+    assert whole.wait(timeout=60) == 0
+    np.testing.assert_array_equal(
+        *(read_dataset(tmp_path / name / "laptop/fake/data.nc").y for name in "ab")
+    )
+
+
+def test_progress_is_a_plain_line_now_and_then_where_there_is_no_terminal(capsys, monkeypatch):
+    seconds = iter([0.0, 1.0, 10.0, 11.0, 40.0, 60.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(seconds))
+    with running.progress("adam", total=12, done=2) as advance:
+        for _ in range(5):
+            advance(2)
+    assert capsys.readouterr().err.splitlines() == [
+        "adam: 6/12, 0:00:15 left",  # 4 in 10 s, 6 to go; nothing at 1 s, nor soon again at 11 s
+        "adam: 10/12, 0:00:10 left",
+    ]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc is Linux's")
+def test_the_process_restarts_itself_with_huge_pages_once(monkeypatch):
+    calls = []
+    monkeypatch.setattr(os, "execve", lambda *arguments: calls.append(arguments))
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    cli._restart_with_tunables()
+    ((program, arguments, environment),) = calls
+    assert (program, arguments[1:]) == (sys.executable, sys.orig_argv[1:])
+    assert environment["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"
+
+    monkeypatch.setenv("GLIBC_TUNABLES", environment["GLIBC_TUNABLES"])
+    cli._restart_with_tunables()
+    assert len(calls) == 1
+
+
+def test_the_module_runs_as_a_program():
+    environment = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
+    command = [sys.executable, "-m", "experiments", "list"]
+    listed = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert listed.returncode == 0, listed.stderr
+    assert "stability_plane" in listed.stdout

@@ -1,0 +1,167 @@
+"""experiments/judging.py and report.py: verdicts, and the page that shows them."""
+
+import dataclasses
+import json
+import math
+import re
+
+import jax
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.claims import CLAIMS
+from experiments.config import PRESETS, shortfalls
+from experiments.figures import discover
+from experiments.judging import (
+    INCONCLUSIVE,
+    NOT_SUPPORTED,
+    SUPPORTED,
+    Claim,
+    Estimate,
+    exact,
+    judge,
+    median,
+    settings,
+    share,
+    verdict,
+)
+from experiments.pipeline import place, run_figure
+from experiments.report import Section, render, write_report
+
+FIGURES = discover()
+PLANE = FIGURES["stability_plane"]
+
+
+@given(st.floats(-10, 10), st.floats(0, 5), st.floats(0, 5), st.floats(-10, 10), st.floats(0, 5))
+def test_an_interval_supports_refutes_or_does_neither(value, below, above, lowest, width):
+    estimate = Estimate(value, value - below, value + above, 5)
+    accept = (lowest, lowest + width)
+    inside = lowest <= estimate.low and estimate.high <= lowest + width
+    outside = estimate.high < lowest or estimate.low > lowest + width
+    expected = SUPPORTED if inside else NOT_SUPPORTED if outside else INCONCLUSIVE
+    assert verdict(estimate, accept) == expected
+
+
+@pytest.mark.parametrize(
+    "estimate", [exact(math.nan, 5), exact(1.0, 0), Estimate(1, 1, math.nan, 5)]
+)
+def test_nothing_follows_from_nothing(estimate):
+    assert verdict(estimate, (-math.inf, math.inf)) == INCONCLUSIVE
+
+
+@pytest.mark.parametrize("n", [5, 6, 11, 30])
+def test_the_median_interval_covers_at_least_nine_times_in_ten(n):
+    samples = np.random.default_rng(0).exponential(size=(4000, n))
+    estimates = [median(row) for row in samples]
+    covered = np.mean([e.low <= math.log(2) <= e.high for e in estimates])
+    assert 0.89 < covered < 0.99
+    assert all(e.low <= e.value <= e.high and e.n == n for e in estimates)
+
+
+def test_share_counts_only_the_points_it_is_about():
+    holds, among = xr.DataArray([True, True, False]), xr.DataArray([True, False, True])
+    assert share(holds, among) == exact(0.5, 2)
+    assert share(holds, among & ~among).n == 0
+
+
+def data(config):
+    return xr.Dataset({"x": 1.0}, attrs={"config": json.dumps(config)})
+
+
+def test_below_the_minimum_nothing_is_more_than_inconclusive():
+    claim = Claim("c", "f", "§1", "x is 1", "x", lambda d: exact(float(d.x), 5), (1, 1), "one")
+    enough = judge(claim, data({"model": {"width": 64}}), {"model.width": 64})
+    small = judge(claim, data({"model": {"width": 8}}), {"model.width": 64})
+    assert (enough.verdict, enough.remark) == (SUPPORTED, "")
+    assert (small.verdict, small.remark) == (INCONCLUSIVE, "at this scale: model.width=8 < 64")
+    assert small.estimate == enough.estimate
+
+
+def test_claims_are_unique_complete_and_about_figures_that_exist():
+    assert len({claim.id for claim in CLAIMS}) == len(CLAIMS)
+    for claim in CLAIMS:
+        assert claim.figure in FIGURES
+        assert claim.accept[0] <= claim.accept[1]
+        assert claim.reason
+        assert claim.section
+        assert claim.quantity
+
+
+@pytest.mark.parametrize("figure", FIGURES.values(), ids=FIGURES)
+def test_every_figure_is_complete(figure):
+    assert figure.compute.__module__.endswith(figure.name)
+    assert set(figure.presets) == set(PRESETS)
+    assert shortfalls(figure.presets["laptop"], figure.minimum) == ()
+    assert shortfalls(figure.presets["paper"], figure.minimum) == ()
+    assert shortfalls(figure.presets["smoke"], figure.minimum) != ()
+    for config in figure.presets.values():
+        assert figure.caption.format_map(vars(config))
+        meanings = "".join(base.__doc__ or "" for base in type(config).__mro__)
+        for field in dataclasses.fields(config):
+            assert re.search(rf"^\s+{field.name}: ", meanings, re.M), f"{field.name}: no meaning"
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory):
+    """The smoke plane on disk: (results folder, dataset)."""
+    results = tmp_path_factory.mktemp("results")
+    where = place(results, PLANE, "smoke")
+    dataset, _ = run_figure(where, PLANE.presets["smoke"], jax.devices()[:1])
+    return results, dataset
+
+
+def test_the_page_holds_everything_and_needs_no_other_file(plane):
+    results, dataset = plane
+    page = write_report(results, FIGURES, "smoke", reused={"stability_plane": False})
+    html = page.read_text()
+    assert html.count("<img") == 1
+    assert set(re.findall(r'(?:src|href)="([^"#]{1,10})', html)) == {"data:image"}
+    for claim in CLAIMS:
+        assert f'id="claim-{claim.id}"' in html
+    assert "too small to decide anything" in html
+    assert "num_grid=40 &lt; 400" in html
+    assert "computed in this run" in html
+    assert dataset.attrs["key"] in html
+    assert "python -m experiments run stability_plane --preset smoke" in html
+    for name in set(FIGURES) - {"stability_plane"}:
+        assert f"python -m experiments run {name} --preset smoke" in html
+    assert "viewport" in html
+
+
+def test_at_the_laptop_minimum_the_planes_claims_are_decided(plane):
+    _, small = plane
+    large = small.assign_attrs(config=json.dumps(dataclasses.asdict(PLANE.presets["laptop"])))
+    verdicts = {
+        claim.id: judge(claim, large, PLANE.minimum).verdict
+        for claim in CLAIMS
+        if claim.figure == "stability_plane"
+    }
+    assert verdicts.pop("unstable-implies-exactly-unstable") == NOT_SUPPORTED
+    assert set(verdicts.values()) == {SUPPORTED}
+
+
+def test_a_wrong_plane_is_not_supported(plane):
+    """Claims read the data: C with its sign turned fails all that it should."""
+    _, small = plane
+    config = json.dumps(dataclasses.asdict(PLANE.presets["laptop"]))
+    turned = small.assign(C=-small.C, normal_C=-small.normal_C).assign_attrs(config=config)
+    for claim in CLAIMS[:4]:
+        assert judge(claim, turned, PLANE.minimum).verdict == NOT_SUPPORTED, claim.id
+
+
+def test_values_are_escaped(plane):
+    results, dataset = plane
+    where = place(results, PLANE, "smoke")
+    attrs = dataset.attrs | {"command": "<script>alert(1)</script>"}
+    html = render([Section(where, attrs=attrs, caption="<b>", origin="x")], "smoke")
+    assert "<script>" not in html
+    assert "&lt;script&gt;" in html
+    assert "&lt;b&gt;" in html
+
+
+def test_settings_are_the_configuration(plane):
+    _, dataset = plane
+    assert settings(dataset).num_grid == PLANE.presets["smoke"].num_grid

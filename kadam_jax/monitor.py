@@ -8,7 +8,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
+from jax.core import Tracer
 from jax.typing import ArrayLike
 
 
@@ -97,6 +99,9 @@ def record_dead_gradients(
     Returns:
       A transformation that leaves updates as they are; it keeps one float32 for each entry.
 
+    Raises:
+      ValueError: a concrete `b2` is outside [0, 1).
+
     Examples:
       >>> import jax.numpy as jnp, optax
       >>> optimizer = optax.chain(record_dead_gradients(), optax.scale_by_adam())
@@ -110,6 +115,9 @@ def record_dead_gradients(
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
       Section 3.2.
     """
+
+    if not isinstance(b2, Tracer) and not 0 <= np.asarray(b2) < 1:
+        raise ValueError(f"b2 must be in [0, 1), got {b2}")
 
     def init_fn(params):
         share = jnp.zeros([], jnp.float32)

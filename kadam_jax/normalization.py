@@ -27,7 +27,7 @@ class Coefficients(NamedTuple):
     """The scalars of one stage at one step.
 
     All come from 1-γ and 1-β, each rounded once: a γ or β near 1, rounded itself, would have lost
-    the digits that its gain is made of. With float32's β=0.9998 √v would be wrong by 1.5e-4.
+    the digits that its gain is made of: float32's 0.9998 is 1.3e-4 off in 1-β.
     """
 
     mu_gain: jax.Array  # 1-γ, what m loses at a step and takes from the gradient
@@ -130,7 +130,14 @@ def normalize(
                 f"updates must be floating point or complex, got a leaf of {leaf.dtype}; mask it "
                 "out (optax.masked) or differentiate with respect to the other leaves alone"
             )
-    inputs = [leaf.astype(accumulator_dtype(leaf.dtype)) for leaf in leaves]
+    # The state decides about precision, whatever the gradients' own.
+    roots = treedef.flatten_up_to(states[0].rms)
+    inputs = [
+        leaf.astype(
+            jnp.promote_types(root.dtype, jnp.complex64) if jnp.iscomplexobj(leaf) else root.dtype
+        )
+        for leaf, root in zip(leaves, roots, strict=True)
+    ]
     inputs = [(x, jnp.abs(x)) for x in inputs]
     new_states = []
     for state, b1, b2 in zip(states, b1s, b2s, strict=True):

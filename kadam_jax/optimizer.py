@@ -9,7 +9,7 @@ import optax
 from jax.typing import ArrayLike, DTypeLike
 
 from kadam_jax.normalization import check_decays, check_eps, init_stage, normalize
-from kadam_jax.strategies import check_stages, per_stage_decays
+from kadam_jax.strategies import checked_rule
 
 # A scalar for the strategy, or the k per-stage values themselves.
 Decays = ArrayLike | Sequence[ArrayLike]
@@ -66,9 +66,9 @@ def scale_by_kadam(
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
       Section 4.3, Algorithm 1.
     """
-    check_stages(k)
-    b1s = _stage_decays("b1", b1, k, strategy)
-    b2s = _stage_decays("b2", b2, k, strategy)
+    rule = checked_rule(k, strategy)
+    b1s = _stage_decays("b1", b1, k, rule)
+    b2s = _stage_decays("b2", b2, k, rule)
     check_eps(eps)
 
     def init_fn(params):
@@ -148,12 +148,12 @@ def kadam(
     return _keeping_dtypes(optax.chain(*stages, optax.scale_by_learning_rate(learning_rate)))
 
 
-def _stage_decays(name: str, decays: Any, k: int, strategy: str) -> tuple[ArrayLike, ...]:
+def _stage_decays(name: str, decays: Any, k: int, rule: Callable) -> tuple[ArrayLike, ...]:
     """The k decays that `decays`, a scalar or k values, stands for."""
     if not isinstance(decays, Sequence):
         if jnp.ndim(decays) == 0:
             check_decays(name, [decays])  # before a rule turns it into another number
-            return per_stage_decays(decays, decays, k, strategy)[0]
+            return (rule(decays, k),) * k
         if jnp.ndim(decays) > 1:
             raise ValueError(f"{name} must be a scalar or hold k={k} values, got {decays}")
     if len(decays) != k:

@@ -8,8 +8,10 @@ sequences of the discrete algorithm, a constant where γ² < β. Since
 
 Updates are in units of the learning rate; `b1` is the paper's γ and `b2` its β. Arguments broadcast
 against each other, whatever their ranks. Results have the dtype of `b1` and `b2`, at least float32
-(float64 where x64 is on and they are float64 or Python floats); both are rounded to it once, so the
-bounds are those of an optimizer that runs in it. Concrete values are checked, traced ones never.
+(float64 where x64 is on and they are float64 or Python floats). Both are rounded to it once: the
+bounds are those of the rounded decays, while an optimizer given Python floats keeps 1-b2 to full
+precision (in float32 the two are up to 3e-8/(1-b2) apart, relative to 1-b2). Concrete values are
+checked, traced ones never.
 """
 
 from collections.abc import Callable

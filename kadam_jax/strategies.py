@@ -57,12 +57,12 @@ def per_stage_decays(
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
       Section 4.3 and Appendix O.
     """
-    rule = _checked_rule(k, strategy)
+    rule = checked_rule(k, strategy)
     return (rule(b1, k),) * k, (rule(b2, k),) * k
 
 
-def check_stages(k: int) -> None:
-    """Raise TypeError or ValueError unless `k` is a Python int of at least 1."""
+def checked_rule(k: int, strategy: str) -> Callable[[ArrayLike, int], ArrayLike]:
+    """The rule of `strategy`, after `k` and `strategy` have been checked."""
     if not isinstance(k, Integral) or isinstance(k, bool):
         raise TypeError(
             f"k must be a Python int, since it sets the number of stages, got {k!r}; with "
@@ -71,10 +71,6 @@ def check_stages(k: int) -> None:
         )
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
-
-
-def _checked_rule(k: int, strategy: str) -> Callable:
-    check_stages(k)
     if not isinstance(strategy, str):
         raise TypeError(f"strategy must be a string, got {strategy!r}")
     if strategy not in STRATEGIES:

@@ -161,6 +161,12 @@ def test_extra_arguments_pass_and_nothing_recompiles(gradients):
     assert isinstance(state[0], RecordDeadGradientsState)
 
 
+@pytest.mark.parametrize("b2", [1.0, -0.1, float("nan")])
+def test_a_decay_out_of_range_is_an_error(b2):
+    with pytest.raises(ValueError, match=r"b2 must be in \[0, 1\), got"):
+        record_dead_gradients(b2)
+
+
 def test_a_negative_history_is_an_error():
     with pytest.raises(ValueError, match="num_steps must be at least 0, got -1"):
         record_max_update(-1)

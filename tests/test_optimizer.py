@@ -235,6 +235,11 @@ def test_mu_dtype_is_for_mu_of_every_stage():
         (dict(k=2.0), TypeError, "k must be a Python int.*got 2.0"),
         (dict(k=0), ValueError, "k must be at least 1, got 0"),
         (dict(strategy="linear"), ValueError, "strategy must be one of .*, got 'linear'"),
+        (
+            dict(b1=[0.9, 0.9], b2=[0.99, 0.99], strategy="linear"),
+            ValueError,
+            "strategy must be one of .*, got 'linear'",
+        ),
         (dict(b1=[0.9]), ValueError, "b1 must be a scalar or hold k=2 values, got 1"),
         (dict(b2=np.full(3, 0.9)), ValueError, "b2 must be a scalar or hold k=2 values, got 3"),
         (dict(b2=np.full((2, 2), 0.9)), ValueError, "b2 must be a scalar or hold k=2 values"),

@@ -285,3 +285,15 @@ def test_zero_gradients_and_no_momentum_have_derivatives_too(b1):
     gradients = jnp.array([[0.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
     for derivative in jax.jit(jax.grad(norm, (0, 1)))(b1, gradients):
         assert np.all(np.isfinite(derivative))
+
+
+@pytest.mark.parametrize(
+    ("of_params", "of_gradients"), [("float32", "float64"), ("float64", "float32")]
+)
+def test_gradients_may_have_another_precision_than_the_parameters(of_params, of_gradients, x64):
+    optimizer = scale_by_kadam(2)
+    state = optimizer.init(jnp.zeros(2, of_params))
+    updates, after = optimizer.update(jnp.array([1.0, -3.0], of_gradients), state)
+    assert updates.dtype == of_gradients
+    np.testing.assert_allclose(updates, [1, -1], rtol=1e-6)
+    assert [x.dtype for x in jax.tree.leaves(after)] == [x.dtype for x in jax.tree.leaves(state)]

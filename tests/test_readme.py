@@ -1,0 +1,23 @@
+"""What README.md shows runs as it stands."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+def test_the_examples_run_in_order_and_print_what_they_say(capsys):
+    text = README.read_text()
+    namespace = {}
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(compile(block, str(README), "exec"), namespace)
+    promised = " ".join(re.findall(r"print\(.*# .* -> (.*)", text)).split()
+    printed = capsys.readouterr().out.split()
+    assert promised
+    assert numbers(printed) == pytest.approx(numbers(promised), abs=1e-3)
+
+
+def numbers(words):
+    return [float(word) if word[0].isdigit() else float(word == "True") for word in words]

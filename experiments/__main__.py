@@ -20,13 +20,14 @@ from typing import Any
 import jax
 
 from experiments import bench, figures
-from experiments.config import PRESETS, override, print_help
+from experiments.config import PRESETS, ConfigError, override, print_help
 from experiments.pipeline import Interrupted, draw, place, run_figure
 from experiments.report import write_report
 from experiments.results import DamagedFile, read_dataset
 from experiments.running import say
 
 PROG = "python -m experiments"
+INTERRUPTED = 130
 TUNABLES = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
 
 
@@ -48,18 +49,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.command(arguments)
     except SystemExit as stop:  # argparse and tyro have said why
         return stop.code if isinstance(stop.code, int) else 2
-    except UsageError as error:
+    except (UsageError, ConfigError) as error:
         say(f"{PROG}: {error}")
         return 2
-    except (FileNotFoundError, DamagedFile) as error:
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (OSError, DamagedFile) as error:
         say(f"{PROG}: {error}")
         return 1
     except Interrupted as stop:
         say(f"\ninterrupted; {stop}")
-        return 130
+        return INTERRUPTED
     except KeyboardInterrupt:
         say("\ninterrupted")
-        return 130
+        return INTERRUPTED
     return 0
 
 
@@ -138,14 +142,14 @@ def _devices(wanted: str) -> list[jax.Device]:
     measured on two cores, a step of a one-layer nanoGPT took 0.58 ms a member so, and 1.8 ms where
     one device shared every small operation out to both cores.
     """
-    if wanted != "auto" and not wanted.isdecimal():
-        raise UsageError(f"--devices {wanted}: give a number or auto")
+    if wanted != "auto" and not (wanted.isdecimal() and int(wanted) >= 1):
+        raise UsageError(f"--devices {wanted}: give a number of at least 1, or auto")
     num_cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     with contextlib.suppress(RuntimeError):  # JAX runs already: take the devices it has
         jax.config.update("jax_num_cpu_devices", num_cores if wanted == "auto" else int(wanted))
     devices = jax.devices()
     number = len(devices) if wanted == "auto" else int(wanted)
-    if not 1 <= number <= len(devices):
+    if number > len(devices):
         raise UsageError(f"--devices {wanted}: there are {len(devices)}")
     return devices[:number]
 
@@ -243,4 +247,8 @@ def _restart_with_tunables() -> None:
 
 if __name__ == "__main__":
     _restart_with_tunables()
-    sys.exit(main())
+    exit_code = main()
+    sys.stdout.flush()
+    if exit_code == INTERRUPTED:  # JAX crashes in its own shutdown after a stop while compiling
+        os._exit(exit_code)
+    sys.exit(exit_code)

@@ -22,6 +22,10 @@ PRESETS = ("smoke", "laptop", "paper")
 accelerator and has the paper's own sizes."""
 
 
+class ConfigError(ValueError):
+    """A configuration that cannot be computed; the message names the field."""
+
+
 @dataclasses.dataclass(frozen=True)
 class FigureConfig:
     """What a figure is computed from; subclass it and add fields with defaults."""

@@ -82,8 +82,8 @@ def run_figure(
 ) -> tuple[xr.Dataset, bool]:
     """Computes a figure's dataset and draws it, or takes the finished one of the same key.
 
-    The key is a digest of the configuration, the corpus, the versions, the platform and the code
-    that decides the numbers.
+    The key is a digest of the configuration, the corpus, the versions, JAX's precision, the
+    platform and the code that decides the numbers.
 
     Args:
       where: The figure and where its files lie.
@@ -105,6 +105,7 @@ def run_figure(
         to_json(config),
         sha256,
         json.dumps(versions()),
+        json.dumps([jax.config.jax_enable_x64, str(jax.config.jax_default_matmul_precision)]),
         devices[0].platform,
         _code_digest(figure),
     )

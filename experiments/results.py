@@ -7,7 +7,9 @@ results/<preset>/<figure>/chunks/<key>/       finished parts of a run that is no
 
 import contextlib
 import datetime
+import hashlib
 import importlib.metadata
+import io
 import platform
 import shutil
 import subprocess
@@ -22,7 +24,12 @@ import numpy as np
 import xarray as xr
 
 PACKAGES = ("jax", "jaxlib", "optax", "flax", "kadam_jax")
+SHA256_BYTES = 32
 PROJECT = Path(__file__).resolve().parent.parent
+
+
+UNREADABLE = (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile)
+"""What NumPy and zipfile raise for an archive with wrong bytes, wherever they are."""
 
 
 class DamagedFile(Exception):
@@ -48,9 +55,13 @@ def atomic(path: Path) -> Iterator[Path]:
 
 
 def write_dataset(path: Path, dataset: xr.Dataset) -> None:
-    """Writes netCDF-4 atomically."""
+    """Writes netCDF-4 atomically, a SHA-256 behind it, which netCDF's readers pass over.
+
+    It is made in memory: HDF5 itself does not survive a full disk.
+    """
+    content = bytes(dataset.to_netcdf(engine="h5netcdf"))
     with atomic(path) as temporary:
-        dataset.to_netcdf(temporary, engine="h5netcdf")
+        temporary.write_bytes(content + hashlib.sha256(content).digest())
 
 
 def read_dataset(path: Path) -> xr.Dataset:
@@ -58,14 +69,15 @@ def read_dataset(path: Path) -> xr.Dataset:
 
     Raises:
       FileNotFoundError: If there is no such file.
-      DamagedFile: If it is not one that `write_dataset` finished.
+      DamagedFile: If it is not, bit for bit, one that `write_dataset` wrote.
     """
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist")
-    try:
-        return xr.load_dataset(path, engine="h5netcdf")
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise DamagedFile(f"{path} is damaged ({error})") from error
+    content = path.read_bytes()
+    content, checksum = content[:-SHA256_BYTES], content[-SHA256_BYTES:]
+    if hashlib.sha256(content).digest() != checksum:  # HDF5 can hang on what it doesn't expect
+        raise DamagedFile(f"{path} is damaged, or not written by this program")
+    return xr.load_dataset(io.BytesIO(content), engine="h5netcdf")
 
 
 @dataclass(frozen=True)
@@ -99,7 +111,7 @@ class ChunkStore:
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 return dict(arrays)
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        except UNREADABLE as error:
             raise DamagedFile(f"{path} is damaged ({error})") from error
 
     def count(self) -> int:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from experiments.config import ConfigError
 from experiments.data import Corpus, sample_batch
 from models.functional import functional
 from models.nanogpt import GPTConfig, NanoGPT, next_token_loss
@@ -39,8 +40,8 @@ def language_task(model: GPTConfig, corpus: Corpus, batch: int) -> Task:
       The task.
 
     Raises:
-      ValueError: If the model's vocabulary is smaller than the corpus's, or a split is shorter than
-        one crop (when sampled).
+      ConfigError: If the model's vocabulary is smaller than the corpus's, or a split is shorter
+        than one crop.
 
     >>> from experiments.data import load_corpus
     >>> tiny = GPTConfig(vocab_size=256, context=8, num_layers=1, num_heads=1, width=8)
@@ -51,8 +52,14 @@ def language_task(model: GPTConfig, corpus: Corpus, batch: int) -> Task:
     True
     """
     if model.vocab_size < corpus.vocab_size:
-        raise ValueError(
+        raise ConfigError(
             f"model.vocab_size={model.vocab_size} is below the corpus's {corpus.vocab_size} tokens"
+        )
+    shortest = min(len(corpus.tokens_train), len(corpus.tokens_heldout))
+    if shortest <= model.context:
+        raise ConfigError(
+            f"model.context={model.context} needs {model.context + 1} tokens, but a split of the "
+            f"corpus has {shortest}"
         )
     init, apply = functional(lambda rngs: NanoGPT(model, rngs=rngs))
 

@@ -10,6 +10,7 @@ import types
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
+from numbers import Integral
 from typing import Any
 
 import jax
@@ -23,7 +24,14 @@ Column = np.ndarray | jax.Array
 MemberFn = Callable[[dict[str, Any]], Any]
 
 # Settings that change what a function traces to, though not the arrays that it is given.
-_TRACE_SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_default_prng_impl")
+_TRACE_SETTINGS = (
+    "jax_enable_x64",
+    "jax_default_matmul_precision",
+    "jax_default_prng_impl",
+    "jax_threefry_partitionable",
+    "jax_numpy_dtype_promotion",
+    "jax_numpy_rank_promotion",
+)
 
 # Where batching="auto" runs members in turn: on a CPU, batched small matrices gain nothing.
 _SERIAL_PLATFORMS = frozenset({"cpu"})
@@ -196,8 +204,8 @@ def sweep_chunks(
 
     Args:
       fn, members, chunk_size, mesh, batching: as in `sweep`.
-      fixed: further entries of every member's dict, passed on as they are (hashable Python values):
-        the static part that `split_static` took out.
+      fixed: further entries of every member's dict, passed on as they are (Python values, told
+        apart by their `repr`): the static part that `split_static` took out.
       skip: starts of chunks that are already done and are not to be run.
 
     Returns:
@@ -219,11 +227,17 @@ def sweep_chunks(
         raise TypeError(f"fn must be a function of one member's dict, got {fn!r}")
     if chunk_size is None:
         chunk_size = num_members
-    if isinstance(chunk_size, bool) or not isinstance(chunk_size, int) or chunk_size < 1:
+    if isinstance(chunk_size, bool) or not isinstance(chunk_size, Integral) or chunk_size < 1:
         raise ValueError(f"chunk_size must be an int >= 1 or None, got {chunk_size!r}")
-    chunk_size = min(chunk_size, num_members)
+    chunk_size, skip = min(int(chunk_size), num_members), set(skip)
     if mesh is not None and not isinstance(mesh, Mesh):
         raise TypeError(f"mesh must be a jax.sharding.Mesh of devices or None, got {mesh!r}")
+    context = jax.sharding.get_abstract_mesh()
+    if context.size > 1 and (mesh is None or mesh.abstract_mesh != context):
+        raise ValueError(
+            f"mesh is {mesh}, but jax.set_mesh has put this code on {context}: pass that mesh, or "
+            "sweep outside of jax.set_mesh"
+        )
     if batching not in ("auto", "map", "vmap"):
         raise ValueError(f'batching must be "auto", "map" or "vmap", got {batching!r}')
     if strings := sorted(name for name in columns if _is_text(columns[name])):
@@ -231,7 +245,7 @@ def sweep_chunks(
     if repeated := columns.keys() & (fixed or {}).keys():
         raise ValueError(f"{sorted(repeated)} is both a column and fixed: drop one of them")
     starts = range(0, num_members, chunk_size)
-    if unknown := sorted(set(skip) - set(starts)):
+    if unknown := sorted(skip - set(starts)):
         raise ValueError(
             f"skip has {unknown}, which are no starts of chunks with chunk_size={chunk_size} and "
             f"{num_members} members: skip only what a sweep with the same two numbers produced"
@@ -273,6 +287,7 @@ def split_static(
     columns = _columns(members)
     if isinstance(static, str):
         raise TypeError(f"static must be a collection of names, such as [{static!r}]")
+    static = tuple(static)
     if unknown := sorted(set(static) - columns.keys()):
         raise ValueError(f"static names {unknown} are no columns of members: {sorted(columns)}")
     if columns.keys() == set(static):
@@ -355,7 +370,7 @@ def _runner(
     padded_size = math.ceil(chunk_size / num_devices) * num_devices
     executables = _executables_of(fn)
     settings = tuple(getattr(jax.config, name) for name in _TRACE_SETTINGS)
-    values = tuple((name, type(value), value) for name, value in fixed.items())
+    values = repr(sorted(fixed.items()))  # tells 1 from 1.0 and from True, inside tuples too
     program = (getattr(fn, "__func__", None), values, batching, sharding, settings)
 
     def run(columns, start, stop):

@@ -129,10 +129,10 @@ def record_dead_gradients(
         count = jnp.asarray(optax.safe_increment(state.count))
         moduli = _moduli(updates)
         treedef = jax.tree.structure(updates)
-        rms = [
-            jnp.hypot(_scalar(b2, r) ** 0.5 * r, (1 - _scalar(b2, r)) ** 0.5 * x)
-            for x, r in zip(moduli, treedef.flatten_up_to(state.rms), strict=True)
-        ]
+        rms = []
+        for x, r in zip(moduli, treedef.flatten_up_to(state.rms), strict=True):
+            gain = _scalar(1 - b2, r)  # exact where b2 itself would round to 1
+            rms.append(jnp.hypot(jnp.sqrt(1 - gain) * r, jnp.sqrt(gain) * x))
 
         def share(is_counted):
             size = max(sum(x.size for x in moduli), 1)
@@ -141,7 +141,7 @@ def record_dead_gradients(
             return sum(counts, jnp.zeros([], jnp.float32)) / size
 
         def is_dead(x, r):
-            rms_hat = r / jnp.sqrt(1 - _scalar(b2, r) ** count)
+            rms_hat = r / jnp.sqrt(-jnp.expm1(count * jnp.log1p(-_scalar(1 - b2, r))))
             return (x == 0) | (x < _scalar(threshold, r) * rms_hat)
 
         return updates, RecordDeadGradientsState(

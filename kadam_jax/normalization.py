@@ -5,7 +5,7 @@ them are k-Adam in `kadam_jax.optimizer`.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -103,6 +103,8 @@ def scale_by_adaptive_normalization(
 
 def init_stage(params, mu_dtype: DTypeLike | None) -> ScaleByAdaptiveNormalizationState:
     """A stage that has seen nothing; sharded as `params` are."""
+    if mu_dtype is not None and not jnp.issubdtype(mu_dtype, jnp.inexact):
+        raise TypeError(f"mu_dtype must be floating point or complex, got {mu_dtype!r}")
 
     def zeros(dtype_of):
         return jax.tree.map(lambda p: jnp.zeros_like(p, dtype=dtype_of(jnp.result_type(p))), params)
@@ -174,8 +176,9 @@ def _advance(x, modulus, mu, rms, c: Coefficients):
     old_mu = mu.astype(x.dtype)
     new_mu = old_mu - c.mu_gain * old_mu + c.mu_gain * x
     new_rms = hypot(rms - c.rms_loss * rms, c.rms_gain * modulus)
-    # 0/0 = 0 with a zero derivative; `!= 0`, so that a NaN root stays one.
-    root = jnp.where(new_rms != 0, new_rms + c.eps, jnp.inf)
+    # 0/0 = 0 with a zero derivative, and 0 too where √v underflows and no ε is there to divide by.
+    idle = (new_rms == 0) & ((new_mu == 0) | (c.eps == 0))
+    root = jnp.where(idle, jnp.inf, new_rms + c.eps)
     u = c.correction * new_mu / root
     return u, c.correction * jnp.abs(new_mu) / root, new_mu.astype(mu.dtype), new_rms
 
@@ -214,14 +217,21 @@ def accumulator_dtype(dtype: DTypeLike) -> np.dtype:
     return jnp.promote_types(dtype, jnp.float32)
 
 
-def check_decays(name: str, decays: Iterable[ArrayLike]) -> None:
-    """Raise ValueError for a concrete decay outside [0, 1)."""
+def check_decays(name: str, decays: Iterable[Any]) -> None:
+    """Raise TypeError or ValueError for a concrete decay that is no number in [0, 1)."""
     for decay in decays:
-        if not isinstance(decay, Tracer) and not 0 <= np.asarray(decay) < 1:
+        if not isinstance(decay, Tracer) and not 0 <= _number(name, decay) < 1:
             raise ValueError(f"{name} must be in [0, 1), got {decay}")
 
 
 def check_eps(eps: ArrayLike) -> None:
-    """Raise ValueError for a concrete negative `eps`."""
-    if not isinstance(eps, Tracer) and not np.asarray(eps) >= 0:
+    """Raise TypeError or ValueError for a concrete `eps` that is no number of at least 0."""
+    if not isinstance(eps, Tracer) and not _number("eps", eps) >= 0:
         raise ValueError(f"eps must be at least 0, got {eps}")
+
+
+def _number(name: str, value: ArrayLike) -> np.ndarray:
+    array = np.asarray(value)
+    if array.ndim or not jnp.issubdtype(array.dtype, np.number):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    return array

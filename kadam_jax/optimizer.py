@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
@@ -76,6 +77,8 @@ def scale_by_kadam(
 
     def update_fn(updates, state, params=None, **extra_args):
         del params, extra_args
+        if len(state) != k:
+            raise ValueError(f"state has {len(state)} stages, but k is {k}: it is of another k")
         return normalize(updates, state, b1s, b2s, eps)
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
@@ -136,6 +139,8 @@ def kadam(
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
       Section 4.3, Algorithm 1.
     """
+    if learning_rate is None:  # which optax takes for 1, without the sign
+        raise TypeError("learning_rate must be a number or a schedule, got None")
     if isinstance(mask, (bool, jax.Array)):  # what a mask returns when called as a schedule
         raise TypeError(
             f"mask must be a tree of bools or a function, got {mask!r}; with "
@@ -148,13 +153,14 @@ def kadam(
     return _keeping_dtypes(optax.chain(*stages, optax.scale_by_learning_rate(learning_rate)))
 
 
-def _stage_decays(name: str, decays: Any, k: int, rule: Callable) -> tuple[ArrayLike, ...]:
+def _stage_decays(name: str, decays: Any, k: int, rule: Callable) -> tuple[Any, ...]:
     """The k decays that `decays`, a scalar or k values, stands for."""
-    if not isinstance(decays, Sequence):
-        if jnp.ndim(decays) == 0:
+    is_sequence = isinstance(decays, Sequence) and not isinstance(decays, str)
+    if not is_sequence:
+        if np.ndim(decays) == 0:
             check_decays(name, [decays])  # before a rule turns it into another number
             return (rule(decays, k),) * k
-        if jnp.ndim(decays) > 1:
+        if np.ndim(decays) > 1:
             raise ValueError(f"{name} must be a scalar or hold k={k} values, got {decays}")
     if len(decays) != k:
         raise ValueError(f"{name} must be a scalar or hold k={k} values, got {len(decays)}")

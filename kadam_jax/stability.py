@@ -515,6 +515,7 @@ def _step_and_decays(
 
 def _decays(b1: ArrayLike, b2: ArrayLike, *, allow_zero_b1: bool = False) -> list[jax.Array]:
     """`b1` and `b2` in one floating dtype and shape, checked where they are concrete."""
+    b1, b2 = (np.asarray(b) if isinstance(b, list | tuple) else b for b in (b1, b2))
     dtype = jnp.promote_types(jnp.result_type(b1, b2, 1.0), jnp.float32)
     _check_decay("b1", b1, dtype, allow_zero=allow_zero_b1)
     _check_decay("b2", b2, dtype)

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from numbers import Integral
 from types import MappingProxyType
 
+import numpy as np
+from jax.core import Tracer
 from jax.typing import ArrayLike
 
 STRATEGIES: Mapping[str, Callable] = MappingProxyType(
@@ -46,7 +48,7 @@ def per_stage_decays(
 
     Raises:
       TypeError: `k` is not an int, or `strategy` not a string.
-      ValueError: `k` is less than 1, or `strategy` unknown.
+      ValueError: `k` is less than 1, `strategy` unknown, or a concrete decay outside [0, 1).
 
     Examples:
       >>> b1s, b2s = per_stage_decays(0.9, 0.999, k=2)
@@ -58,6 +60,9 @@ def per_stage_decays(
       Section 4.3 and Appendix O.
     """
     rule = checked_rule(k, strategy)
+    for name, decay in (("b1", b1), ("b2", b2)):
+        if not isinstance(decay, Tracer) and not 0 <= np.asarray(decay) < 1:
+            raise ValueError(f"{name} must be in [0, 1), got {decay}")
     return (rule(b1, k),) * k, (rule(b2, k),) * k
 
 

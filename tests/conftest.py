@@ -15,6 +15,7 @@ import jax
 import pytest
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.devices()  # starts JAX: else the first test that runs the command line decides for the others
 
 GOLDEN = Path(__file__).parent / "golden"
 

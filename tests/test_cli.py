@@ -166,6 +166,14 @@ def test_reproduce_ends_with_the_path_of_the_report(run, fake, tmp_path):
         (["run", "stability_plane", "--devices", "0"], "--devices 0"),
         (["run", "stability_plane", "--devices", "many"], "--devices many"),
         (["run", "stability_plan", "--help"], "did you mean"),
+        (
+            ["run", "max_update", "--preset", "smoke", "--set", "model.vocab_size=100"],
+            "model.vocab_size=100 is below",
+        ),
+        (
+            ["run", "max_update", "--preset", "smoke", "--set", "model.context=10000000"],
+            "model.context=10000000 needs",
+        ),
         (["paint"], "reproduce"),
         ([], "COMMAND"),
     ],
@@ -177,6 +185,22 @@ def test_bad_usage_is_2_with_a_remedy_and_leaves_nothing(
     assert cli.main(arguments) == 2
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_results_folder_that_cannot_be_is_1(run, tmp_path):
+    (tmp_path / "results").write_text("a file")
+    code, _, messages = run("run", "stability_plane", "--preset", "smoke")
+    assert code == 1
+    assert "results" in messages
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    command = [sys.executable, "-m", "experiments", "list"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as closed:
+        done = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
 
 
 def test_finished_chunks_survive_an_interrupt_and_are_continued_from(run, fake, tmp_path):

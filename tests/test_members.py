@@ -294,6 +294,46 @@ def test_executables_die_with_their_function(mesh):
     assert not any(key in members_module._EXECUTABLES for key in keys)
 
 
+def test_the_keys_bits_follow_the_generators_setting():
+    def draw(member):
+        return jax.random.normal(jax.random.key(member["seed"]))
+
+    drawn = []
+    for setting in (False, True):
+        with jax.threefry_partitionable(setting):
+            drawn.append((sweep(draw, {"seed": [1]}), draw({"seed": 1})))
+    for swept, alone in drawn:
+        np.testing.assert_allclose(swept, [alone], rtol=1e-6)
+    assert drawn[0][0] != drawn[1][0]
+
+
+def test_iterators_and_numpy_integers_are_taken():
+    members = grid(x=range(5), k=[1])
+    chunks = sweep_chunks(lambda m: m["x"], members, chunk_size=np.int64(2), skip=iter([0, 2]))
+    assert [start for start, _, _ in chunks] == [4]
+    sweep(lambda m: m["x"] if isinstance(m["k"], int) else 1 / 0, members, static=iter(["k"]))
+
+
+@pytest.mark.parametrize(("first", "second"), [((1, 2), (1.0, 2.0)), (1, True), (0.0, -0.0)])
+def test_fixed_values_that_only_compare_equal_have_programs_of_their_own(first, second):
+    def read(member):
+        return jnp.asarray(member["fixed"]) * jnp.ones((), jnp.int32)
+
+    for fixed in (first, second):
+        (chunk,) = sweep_chunks(read, {"x": [1]}, fixed={"fixed": fixed})
+        expected = np.asarray(read({"fixed": fixed}))
+        np.testing.assert_array_equal(np.signbit(chunk[2][0]), np.signbit(expected))
+        assert chunk[2].dtype == expected.dtype
+
+
+def test_a_sweep_under_another_mesh_says_what_to_do():
+    with (
+        jax.set_mesh(jax.make_mesh((8,), ("devices",))),
+        pytest.raises(ValueError, match=r"mesh is None, but jax\.set_mesh"),
+    ):
+        sweep(lambda member: member["x"], {"x": [1.0, 2.0]})
+
+
 def test_settings_that_change_the_program_change_the_executable():
     members = {"x": np.int32([1, 2])}
 

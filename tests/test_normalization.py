@@ -111,6 +111,13 @@ def test_without_momentum_it_is_rmsprop_with_bias_correction(x64, gradients, b2,
     np.testing.assert_allclose(ours, np.where(np.isnan(theirs), 0, theirs), rtol=1e-12)
 
 
+def test_epsilon_divides_where_the_second_moment_has_vanished_and_the_first_has_not(x64):
+    gradients = np.array([1.0, *np.zeros(30)])
+    ours = jit_updates(scale_by_adaptive_normalization(0.9, 0.0, 1e-3), gradients)
+    theirs = jit_updates(optax.scale_by_adam(0.9, 0.0, 1e-3), gradients)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+
+
 @pytest.mark.parametrize("k", [1, 2, 5])
 def test_without_memory_k_stages_are_sign_descent(gradients, k):
     updates = jit_updates(scale_by_kadam(k, 0.0, 0.0), gradients)

@@ -249,6 +249,9 @@ def test_mu_dtype_is_for_mu_of_every_stage():
         (dict(b1=1.5, strategy="scaled"), ValueError, r"b1 must be in \[0, 1\), got 1.5"),
         (dict(b1=[0.9, 1.0]), ValueError, r"b1 must be in \[0, 1\), got 1.0"),
         (dict(b1=np.nan), ValueError, r"b1 must be in \[0, 1\), got nan"),
+        (dict(b1="0.9"), TypeError, "b1 must be a number, got '0.9'"),
+        (dict(b2=None), TypeError, "b2 must be a number, got None"),
+        (dict(eps="a"), TypeError, "eps must be a number, got 'a'"),
         (dict(eps=-1e-8), ValueError, "eps must be at least 0, got -1e-08"),
     ],
 )
@@ -262,6 +265,16 @@ def test_errors_name_the_argument_the_value_and_what_would_be_right(
 def test_a_traced_k_is_an_error():
     with pytest.raises(TypeError, match="static_args"):
         jax.jit(lambda k: scale_by_kadam(k).init(jnp.ones(2)))(2)
+
+
+def test_what_would_go_wrong_silently_is_an_error():
+    state = scale_by_kadam(2).init(jnp.ones(2))
+    with pytest.raises(ValueError, match="state has 2 stages, but k is 3"):
+        scale_by_kadam(3).update(jnp.ones(2), state)
+    with pytest.raises(TypeError, match="learning_rate must be a number or a schedule, got None"):
+        kadam(None)
+    with pytest.raises(TypeError, match="mu_dtype must be floating point or complex, got 'int32'"):
+        scale_by_kadam(2, mu_dtype="int32").init(jnp.ones(2))
 
 
 def test_decay_needs_the_parameters():

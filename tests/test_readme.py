@@ -19,5 +19,11 @@ def test_the_examples_run_in_order_and_print_what_they_say(capsys):
     assert numbers(printed) == pytest.approx(numbers(promised), abs=1e-3)
 
 
+def test_every_file_it_links_is_there():
+    links = re.findall(r"\]\((?!http)([^)#]+)\)", README.read_text())
+    assert [link for link in links if not (README.parent / link).exists()] == []
+    assert len(links) >= 2
+
+
 def numbers(words):
     return [float(word) if word[0].isdigit() else float(word == "True") for word in words]

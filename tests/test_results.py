@@ -58,7 +58,23 @@ def test_a_dataset_comes_back_as_it_was(tmp_path):
     assert files(tmp_path) == ["new/data.nc"]
 
 
-@pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b"x" * 99])
+def flip(content, place, mask=1):
+    """`content` with bits of one byte turned."""
+    changed = bytearray(content)
+    changed[place] ^= mask
+    return bytes(changed)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[: len(content) // 2],
+        lambda content: b"",
+        lambda content: b"x" * 99,
+        lambda content: content[:-32],  # netCDF of another program
+        *(lambda content, at=at: flip(content, int(at * len(content))) for at in (0.0, 0.4, 0.99)),
+    ],
+)
 def test_a_damaged_dataset_is_named(tmp_path, damage):
     path = tmp_path / "data.nc"
     write_dataset(path, dataset())
@@ -99,6 +115,22 @@ def test_a_damaged_chunk_is_named(tmp_path, where):
     path.write_bytes(content)
     with pytest.raises(DamagedFile, match=r"adam-000000\.npz is damaged"):
         store.load("adam", 0)
+
+
+@pytest.mark.parametrize("mask", [1, 255])
+def test_no_changed_byte_of_a_chunk_gives_other_numbers(tmp_path, mask):
+    store = ChunkStore(tmp_path)
+    store.save("adam", 0, {"loss": np.linspace(0, 1, 3)})
+    path = store.path("adam", 0)
+    content = path.read_bytes()
+    for place in range(len(content)):
+        path.write_bytes(flip(content, place, mask))
+        try:
+            loaded = store.load("adam", 0)
+        except DamagedFile:
+            continue
+        for array in loaded.values():
+            np.testing.assert_array_equal(array, np.linspace(0, 1, 3))
 
 
 def test_the_commit_says_when_files_differ_from_it(tmp_path):

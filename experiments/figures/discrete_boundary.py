@@ -63,6 +63,9 @@ class Config(TrainingConfig):
         super().__post_init__()
         if not self.points:
             raise ValueError("points is empty: give at least one pair γ, β")
+        for point in self.points:
+            if not all(0 < decay < 1 for decay in point):
+                raise ValueError(f"points must be pairs γ, β in (0, 1), got {point}")
         if self.worst_case_steps < 2:
             raise ValueError(f"worst_case_steps must be at least 2, got {self.worst_case_steps}")
 

@@ -101,7 +101,10 @@ def _plot(arguments: argparse.Namespace) -> None:
 
 def _report(arguments: argparse.Namespace) -> None:
     """`report`: the page from what is on disk."""
-    print(write_report(arguments.results, figures.discover(), arguments.preset))
+    every, preset = figures.discover(), arguments.preset
+    if not any(place(arguments.results, f, preset).dataset.exists() for f in every.values()):
+        raise FileNotFoundError(f"{arguments.results} has no dataset of preset {preset}; run one")
+    print(write_report(arguments.results, every, preset))
 
 
 def _reproduce(arguments: argparse.Namespace) -> None:

@@ -187,6 +187,13 @@ def test_bad_usage_is_2_with_a_remedy_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_report_of_nothing_is_1_and_writes_nothing(run, tmp_path):
+    code, _, messages = run("report")
+    assert code == 1
+    assert "has no dataset of preset laptop" in messages
+    assert not (tmp_path / "results").exists()
+
+
 def test_a_results_folder_that_cannot_be_is_1(run, tmp_path):
     (tmp_path / "results").write_text("a file")
     code, _, messages = run("run", "stability_plane", "--preset", "smoke")

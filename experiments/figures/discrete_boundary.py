@@ -252,9 +252,10 @@ FIGURE = Figure(
     "nanoGPT ({model.num_layers} layers, width {model.width}, learning rate {learning_rate:g}, "
     "{num_seeds} seeds, {corpus} corpus), its largest value in the title; the last update of "
     "worst-case gradients of every length, through the same optimizer in float64; the exact bound "
-    "of the discrete algorithm; and Theorem 1, which leaves the axes where C < 0. Where γ² < β the "
-    "exact bound is a constant, and both keep to it. Where γ² > β worst cases grow; training grows "
-    "only if gradients die out faster than β^(n/2), which they rarely do when β is small.",
+    "of the discrete algorithm; and Theorem 1, which soon leaves the axes where C is well below 0. "
+    "Where γ² < β the exact bound is a constant, and both keep to it. Where γ² > β worst cases "
+    "grow; training grows only if gradients die out faster than β^(n/2), which they rarely do when "
+    "β is small.",
     presets={
         "smoke": Config(
             model=SMOKE_MODEL,

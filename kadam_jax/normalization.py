@@ -243,11 +243,15 @@ def accumulator_dtype(dtype: DTypeLike) -> np.dtype:
     return jnp.promote_types(dtype, jnp.float32)
 
 
-def check_decays(name: str, decays: Iterable[Any]) -> None:
-    """Raise TypeError or ValueError for a concrete decay that is no number in [0, 1)."""
+def check_decays(name: str, decays: Iterable[Any], *, open_at_zero: bool = False) -> None:
+    """Raise TypeError or ValueError for a concrete decay that is no number in [0, 1) or (0, 1)."""
     for decay in decays:
-        if not isinstance(decay, Tracer) and not 0 <= _number(name, decay) < 1:
-            raise ValueError(f"{name} must be in [0, 1), got {decay}")
+        if isinstance(decay, Tracer):
+            continue
+        number = _number(name, decay)
+        if not 0 <= number < 1 or (open_at_zero and number == 0):
+            interval = "(0, 1)" if open_at_zero else "[0, 1)"
+            raise ValueError(f"{name} must be in {interval}, got {decay}")
 
 
 def check_eps(eps: ArrayLike) -> None:

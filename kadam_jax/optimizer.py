@@ -1,19 +1,15 @@
 """k-Adam: adaptive normalisation applied k times in succession."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
 from kadam_jax.normalization import check_decays, check_eps, init_stage, normalize
-from kadam_jax.strategies import checked_rule
-
-# A scalar for the strategy, or the k per-stage values themselves.
-Decays = ArrayLike | Sequence[ArrayLike]
+from kadam_jax.strategies import Decays, stage_decays
 
 
 def scale_by_kadam(
@@ -67,9 +63,8 @@ def scale_by_kadam(
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
       Section 4.3, Algorithm 1.
     """
-    rule = checked_rule(k, strategy)
-    b1s = _stage_decays("b1", b1, k, rule)
-    b2s = _stage_decays("b2", b2, k, rule)
+    b1s = stage_decays("b1", b1, k, strategy, check_decays)
+    b2s = stage_decays("b2", b2, k, strategy, check_decays)
     check_eps(eps)
 
     def init_fn(params):
@@ -151,21 +146,6 @@ def kadam(
         decay = optax.add_decayed_weights(weight_decay, mask)
         stages = [decay, *stages] if coupled else [*stages, decay]
     return _keeping_dtypes(optax.chain(*stages, optax.scale_by_learning_rate(learning_rate)))
-
-
-def _stage_decays(name: str, decays: Any, k: int, rule: Callable) -> tuple[Any, ...]:
-    """The k decays that `decays`, a scalar or k values, stands for."""
-    is_sequence = isinstance(decays, Sequence) and not isinstance(decays, str)
-    if not is_sequence:
-        if np.ndim(decays) == 0:
-            check_decays(name, [decays])  # before a rule turns it into another number
-            return (rule(decays, k),) * k
-        if np.ndim(decays) > 1:
-            raise ValueError(f"{name} must be a scalar or hold k={k} values, got {decays}")
-    if len(decays) != k:
-        raise ValueError(f"{name} must be a scalar or hold k={k} values, got {len(decays)}")
-    check_decays(name, decays)
-    return tuple(decays[i] for i in range(k))
 
 
 def _keeping_dtypes(

@@ -1,12 +1,16 @@
 """How two decays chosen for Adam become the decays of k stages."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
+
+# A scalar for the strategy, or the k per-stage values themselves.
+Decays = ArrayLike | Sequence[ArrayLike]
 
 STRATEGIES: Mapping[str, Callable] = MappingProxyType(
     {
@@ -64,6 +68,23 @@ def per_stage_decays(
         if not isinstance(decay, Tracer) and not 0 <= np.asarray(decay) < 1:
             raise ValueError(f"{name} must be in [0, 1), got {decay}")
     return (rule(b1, k),) * k, (rule(b2, k),) * k
+
+
+def stage_decays(
+    name: str, decays: Any, k: int, strategy: str, check: Callable[[str, Iterable[Any]], None]
+) -> tuple[Any, ...]:
+    """The k decays that `decays`, a scalar or k values, stands for; `check` sees what was given."""
+    rule: Callable = checked_rule(k, strategy)
+    if isinstance(decays, str) or not isinstance(decays, Sequence):
+        if np.ndim(decays) == 0:
+            check(name, [decays])  # before a rule turns it into another number
+            return (rule(decays, k),) * k
+        if np.ndim(decays) > 1:
+            raise ValueError(f"{name} must be a scalar or hold k={k} values, got {decays}")
+    if len(decays) != k:
+        raise ValueError(f"{name} must be a scalar or hold k={k} values, got {len(decays)}")
+    check(name, decays)
+    return tuple(decays[i] for i in range(k))
 
 
 def checked_rule(k: int, strategy: str) -> Callable[[ArrayLike, int], ArrayLike]:

@@ -11,6 +11,7 @@ huge pages it costs far fewer page faults.
 import argparse
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
@@ -24,7 +25,7 @@ from experiments.config import PRESETS, ConfigError, override, print_help
 from experiments.pipeline import Interrupted, draw, place, run_figure
 from experiments.report import write_report
 from experiments.results import DamagedFile, read_dataset
-from experiments.running import say
+from experiments.running import say, stop
 
 PROG = "python -m experiments"
 INTERRUPTED = 130
@@ -250,6 +251,7 @@ def _restart_with_tunables() -> None:
 
 if __name__ == "__main__":
     _restart_with_tunables()
+    signal.signal(signal.SIGINT, stop)
     exit_code = main()
     sys.stdout.flush()
     if exit_code == INTERRUPTED:  # JAX crashes in its own shutdown after a stop while compiling

@@ -23,6 +23,17 @@ LINE_SECONDS = 15.0
 """Between two lines of progress where there is no terminal to redraw one."""
 
 
+stopped: list[int] = []
+"""Signals that have asked this process to stop, for those whose exception got lost."""
+
+
+def stop(signum: int, frame: object) -> None:
+    """Handles SIGINT as Python does, and remembers it."""
+    del frame
+    stopped.append(signum)
+    raise KeyboardInterrupt
+
+
 def say(message: str) -> None:
     """One line for the person at the terminal; standard output is kept for results."""
     print(message, file=sys.stderr, flush=True)
@@ -82,6 +93,8 @@ class Run:
         with progress(name, num_members, done) as advance:
             for start, stop, arrays in todo:
                 self.store.save(name, start, arrays)
+                if stopped:  # Python drops an interrupt that falls into a callback of its collector
+                    raise KeyboardInterrupt
                 chunks[start] = arrays
                 advance(stop - start)
         ordered = [chunks[start] for start in sorted(chunks)]

@@ -20,7 +20,9 @@ FAKE = '''
 import dataclasses, sys
 import jax, jax.numpy as jnp, numpy as np, xarray as xr
 from experiments import figures, plotting
+import signal
 from experiments.__main__ import main
+from experiments.running import stop
 from experiments.config import FigureConfig
 from kadam_jax.members import points
 
@@ -55,6 +57,7 @@ FIGURE = figures.Figure("fake", "Fake", "not in the paper", "{work}",
     dict.fromkeys(("smoke", "laptop", "paper"), Config()), compute, plot)
 figures.discover = lambda: {"fake": FIGURE}
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, stop)
     sys.exit(main(sys.argv[1:]))
 '''
 

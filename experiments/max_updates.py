@@ -10,7 +10,6 @@ import chex
 import jax
 import numpy as np
 import optax
-import xarray as xr
 from jax.typing import ArrayLike
 
 from experiments.config import TrainingConfig
@@ -48,7 +47,7 @@ DISAGREE = "theories disagree"
 Stage = Callable[[ArrayLike, ArrayLike, ArrayLike], optax.GradientTransformation]
 """`stage(b1, b2, eps)`: Adam without its learning rate."""
 
-LABELS: Mapping[str, tuple[str, str]] = {
+LABELS = {
     "b1": ("γ", "1"),
     "b2": ("β", "1"),
     "seed": ("seed", "1"),
@@ -268,19 +267,3 @@ def largest_ratio(max_update: np.ndarray, log_bound: np.ndarray) -> np.ndarray:
     with np.errstate(divide="ignore", over="ignore"):
         ratio = np.exp(np.log(max_update.astype(np.float64)) - log_bound[:, None])
     return np.where(np.isfinite(max_update).all(-1), ratio.max(-1), np.inf)
-
-
-def labelled(dataset: xr.Dataset, labels: Mapping[str, tuple[str, str]]) -> xr.Dataset:
-    """The dataset with `long_name` and `units` on every variable and coordinate.
-
-    Args:
-      dataset: Any.
-      labels: long_name and units by name, on top of `LABELS`.
-
-    Raises:
-      KeyError: If a name has no label.
-    """
-    known = {**LABELS, **labels}
-    for name in dataset.variables:
-        dataset[name].attrs = dict(zip(("long_name", "units"), known[str(name)], strict=True))
-    return dataset

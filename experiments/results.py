@@ -54,6 +54,21 @@ def atomic(path: Path) -> Iterator[Path]:
         temporary.replace(path)
 
 
+def labelled(dataset: xr.Dataset, labels: Mapping[str, tuple[str, str]]) -> xr.Dataset:
+    """The dataset with `long_name` and `units` on every variable and coordinate.
+
+    Args:
+      dataset: Any.
+      labels: long_name and units by name.
+
+    Raises:
+      KeyError: If a name has no label.
+    """
+    for name in dataset.variables:
+        dataset[name].attrs = dict(zip(("long_name", "units"), labels[str(name)], strict=True))
+    return dataset
+
+
 def write_dataset(path: Path, dataset: xr.Dataset) -> None:
     """Writes netCDF-4 atomically, a SHA-256 behind it, which netCDF's readers pass over.
 

@@ -17,13 +17,12 @@ from experiments.results import read_dataset
 SMOKE = ("--preset", "smoke", "--set", "num_grid=10", "--set", "num_curve=10")
 FAKE = '''
 """A figure of eight slow members, alone on the command line."""
-import dataclasses, sys
+import dataclasses, signal, sys
 import jax, jax.numpy as jnp, numpy as np, xarray as xr
 from experiments import figures, plotting
-import signal
 from experiments.__main__ import main
-from experiments.running import stop
 from experiments.config import FigureConfig
+from experiments.running import stop
 from kadam_jax.members import points
 
 @dataclasses.dataclass(frozen=True)

@@ -18,16 +18,17 @@ from experiments.config import TrainingConfig
 from experiments.figures import Figure
 from experiments.max_updates import (
     DISAGREE,
+    LABELS,
     LAPTOP_MINIMUM,
     LAPTOP_MODEL,
     SMOKE_MODEL,
     growth_slopes,
-    labelled,
     largest_ratio,
     stored_rms,
     theory,
     train,
 )
+from experiments.results import labelled
 from experiments.running import Run
 from kadam_jax.members import grid, points
 from kadam_jax.stability import worst_case_gradients
@@ -110,7 +111,7 @@ def compute(config: Config, run: Run) -> xr.Dataset:
         },
     )
     data["largest"] = data.max_update.where(data.theories == DISAGREE).max()
-    return labelled(data, FIGURE_LABELS)
+    return labelled(data, LABELS | FIGURE_LABELS)
 
 
 def _bias_correction(b1: np.ndarray, b2: np.ndarray, n: np.ndarray) -> np.ndarray:

@@ -19,16 +19,17 @@ from experiments.max_updates import (
     FAST,
     GROWING,
     JUST_BELOW,
+    LABELS,
     LAPTOP_MINIMUM,
     LAPTOP_MODEL,
     SMOKE_MODEL,
     fitted_relation,
     growth_slopes,
-    labelled,
     largest_ratio,
     theory,
     train,
 )
+from experiments.results import labelled
 from experiments.running import Run
 from kadam_jax.members import Members, grid, points
 from kadam_jax.stability import normal_curve
@@ -187,7 +188,7 @@ def analyse(
             "curve_b2": ("curve", config.curve[1]),
         },
     )
-    return labelled(data.assign(_numbers(data)), FIGURE_LABELS)
+    return labelled(data.assign(_numbers(data)), LABELS | FIGURE_LABELS)
 
 
 def _numbers(data: xr.Dataset) -> dict[str, xr.DataArray]:

@@ -15,6 +15,7 @@ from matplotlib import cm, figure, lines, patches
 from experiments import plotting
 from experiments.config import FigureConfig
 from experiments.figures import Figure
+from experiments.results import labelled
 from experiments.running import Run
 from kadam_jax.stability import exact_growth_rate, level_curve, normal_curve, stability_coefficient
 
@@ -83,9 +84,7 @@ def compute(config: Config, run: Run) -> xr.Dataset:
                 "level": np.array(config.levels, float),
             },
         )
-    for name, (long_name, units) in LABELS.items():
-        dataset[name].attrs = {"long_name": long_name, "units": units}
-    return dataset
+    return labelled(dataset, LABELS)
 
 
 LABELS = {

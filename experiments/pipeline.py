@@ -31,7 +31,6 @@ from experiments.running import Run, say
 
 PRESENTATION = {
     "__main__",
-    "claims",
     "config",
     "judging",
     "max_update_plot",

@@ -9,6 +9,8 @@ Names end in their shape: B batch, L length, N = B·L, W width, H heads, D head 
 
 import dataclasses
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -193,6 +195,37 @@ class NanoGPT(nnx.Module):
         for block in self.blocks:
             x_NxW = block(x_NxW, length, rngs)
         return (self.norm(x_NxW) @ embedding_VxW.T).reshape(*tokens.shape, -1)
+
+
+def query_key_slices(params: Mapping[str, Any]) -> dict[str, jax.Array]:
+    """Each head's query and key matrix, the weights that scale invariance speaks of (§4.1).
+
+    With `qk_norm` the loss does not change under a positive factor on any one of them.
+
+    Args:
+      params: of a `NanoGPT`, or a tree like them: gradients, updates.
+
+    Returns:
+      "layer/head/query" and "layer/head/key" to a matrix (width, head_size), layer by layer.
+
+    Example:
+
+      >>> from models.functional import functional
+      >>> config = GPTConfig(vocab_size=16, context=4, num_layers=1, num_heads=2, width=8)
+      >>> params, _ = functional(lambda rngs: NanoGPT(config, rngs=rngs)).init(jax.random.key(0))
+      >>> {label: matrix.shape for label, matrix in query_key_slices(params).items()}
+      {'0/0/query': (8, 4), '0/0/key': (8, 4), '0/1/query': (8, 4), '0/1/key': (8, 4)}
+
+    References:
+      Gould and Tanaka, Continuous-Time Analysis of Adaptive Optimization and Normalization, §4.1
+    """
+    heads = {layer: block["attention"]["qkv"] for layer, block in params["blocks"].items()}
+    return {
+        f"{layer}/{head}/{name}": qkv_Wx3xHxD[:, place, head]
+        for layer, qkv_Wx3xHxD in sorted(heads.items())
+        for head in range(qkv_Wx3xHxD.shape[2])
+        for place, name in enumerate(("query", "key"))
+    }
 
 
 def next_token_loss(logits: jax.Array, targets: jax.Array) -> jax.Array:

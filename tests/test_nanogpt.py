@@ -13,7 +13,7 @@ import pytest
 from flax import nnx
 
 from models.functional import functional
-from models.nanogpt import GPTConfig, NanoGPT, next_token_loss
+from models.nanogpt import GPTConfig, NanoGPT, next_token_loss, query_key_slices
 
 SMALL = GPTConfig(vocab_size=32, context=8, num_layers=2, num_heads=2, width=16, dropout=0.0)
 KEY = jax.random.key(0)
@@ -142,14 +142,10 @@ def relative_loss_change(apply, params, factor):
 def gradient_cosines(apply, params):
     """|<W, dL/dW>| / (|W| |dL/dW|) of every query and key matrix."""
     _, grads = loss_and_gradient(apply, params)
-    cosines = []
-    for layer, which, head in QUERIES_AND_KEYS:
-        w, g = (
-            np.asarray(tree["blocks"][layer]["attention"]["qkv"][:, which, head], float).ravel()
-            for tree in (params, grads)
-        )
-        cosines.append(abs(w @ g) / (np.linalg.norm(w) * np.linalg.norm(g)))
-    return np.array(cosines)
+    pairs = zip(query_key_slices(params).values(), query_key_slices(grads).values(), strict=True)
+    flat = [[np.asarray(x, float).ravel() for x in pair] for pair in pairs]
+    assert len(flat) == len(QUERIES_AND_KEYS)
+    return np.array([abs(w @ g) / np.linalg.norm(w) / np.linalg.norm(g) for w, g in flat])
 
 
 def test_qk_norm_makes_the_loss_invariant_to_the_scale_of_each_query_and_key_matrix():

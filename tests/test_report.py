@@ -12,7 +12,7 @@ import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.claims import CLAIMS
+from experiments.claims import CLAIMS, stability_plane
 from experiments.config import PRESETS, shortfalls
 from experiments.figures import discover
 from experiments.judging import (
@@ -135,9 +135,7 @@ def test_at_the_laptop_minimum_the_planes_claims_are_decided(plane):
     _, small = plane
     large = small.assign_attrs(config=json.dumps(dataclasses.asdict(PLANE.presets["laptop"])))
     verdicts = {
-        claim.id: judge(claim, large, PLANE.minimum).verdict
-        for claim in CLAIMS
-        if claim.figure == "stability_plane"
+        claim.id: judge(claim, large, PLANE.minimum).verdict for claim in stability_plane.CLAIMS
     }
     assert verdicts.pop("unstable-implies-exactly-unstable") == NOT_SUPPORTED
     assert set(verdicts.values()) == {SUPPORTED}
@@ -148,7 +146,7 @@ def test_a_wrong_plane_is_not_supported(plane):
     _, small = plane
     config = json.dumps(dataclasses.asdict(PLANE.presets["laptop"]))
     turned = small.assign(C=-small.C, normal_C=-small.normal_C).assign_attrs(config=config)
-    for claim in CLAIMS[:4]:
+    for claim in stability_plane.CLAIMS[:4]:
         assert judge(claim, turned, PLANE.minimum).verdict == NOT_SUPPORTED, claim.id
 
 

@@ -1,18 +1,11 @@
-"""The paper's statements, one row each: statistic, rule and its reason, correction."""
+"""What the paper says of updates along a normal curve, as rules."""
 
 import math
 
 import xarray as xr
 
-from experiments.judging import (
-    Claim,
-    every_median,
-    exact,
-    fitted,
-    median_over_seeds,
-    share,
-)
-from experiments.max_updates import DISAGREE, FAST, GROWING, JUST_BELOW
+from experiments.judging import Claim, every_median, exact, fitted, median_over_seeds
+from experiments.max_updates import FAST, GROWING, JUST_BELOW
 
 
 def _place_between_rates(run: xr.Dataset) -> xr.DataArray:
@@ -23,61 +16,6 @@ def _place_between_rates(run: xr.Dataset) -> xr.DataArray:
 
 
 CLAIMS: tuple[Claim, ...] = (
-    Claim(
-        id="beta-above-gamma",
-        figure="stability_plane",
-        section="§3.1",
-        statement="β > γ is sufficient for (β, γ) to lie in B₊.",
-        quantity="share of the grid's points with β > γ that have C > 0",
-        statistic=lambda plane: share(plane.C > 0, plane.b2 > plane.b1),
-        accept=(1.0, 1.0),
-        reason="A sufficient condition has no exceptions.",
-    ),
-    Claim(
-        id="stable-implies-exactly-stable",
-        figure="stability_plane",
-        section="§3.1, Theorem 1",
-        statement="(β, γ) in B₊ ensures bounded updates, of the discrete algorithm too.",
-        quantity="share of the points with C > 0 where no gradient sequence makes updates grow",
-        statistic=lambda plane: share(plane.exact_growth_rate == 0, plane.C > 0),
-        accept=(1.0, 1.0),
-        reason="β/γ² - 1 = C + (β-γ)²/(γ²β), so C > 0 must imply γ² < β at every point.",
-    ),
-    Claim(
-        id="unstable-implies-exactly-unstable",
-        figure="stability_plane",
-        section="§3.1",
-        statement="Outside B₊ updates can grow exponentially, at the rate |C|/2.",
-        quantity="share of the points with C < 0 where some gradient sequence makes updates grow",
-        statistic=lambda plane: share(plane.exact_growth_rate > 0, plane.C < 0),
-        accept=(1.0, 1.0),
-        reason="B₋ is the unstable region only if no point of it is stable.",
-        correction="The discrete algorithm's boundary is γ² = β: between C = 0 and γ² = β its "
-        "updates are bounded although C < 0. Their rate is max(0, ln(γ/√β)), not |C|/2.",
-    ),
-    Claim(
-        id="monotone-along-normal-curves",
-        figure="stability_plane",
-        section="§3.1",
-        statement="C varies monotonically along a normal curve.",
-        quantity="share of the steps along all normal curves, taken towards γ = 1, where C falls",
-        statistic=lambda plane: exact(
-            (plane.normal_C.diff("point") < 0).mean(), plane.normal_C.diff("point").size
-        ),
-        accept=(1.0, 1.0),
-        reason="Monotone means every step.",
-    ),
-    Claim(
-        id="normal-curves-perpendicular",
-        figure="stability_plane",
-        section="§3.1, App. F",
-        statement="Normal curves γ = (k - 2β³)^(1/3) are perpendicular to the level curves of C.",
-        quantity="largest angle between a chord of a normal curve and the gradient of C, degrees",
-        statistic=lambda plane: exact(plane.normal_angle.max(), plane.normal_angle.size),
-        accept=(0.0, 1.0),
-        reason="A chord differs from its curve's tangent by rounding and the square of its length; "
-        "a wrong exponent or factor in the formula turns curves by tens of degrees.",
-    ),
     Claim(
         id="updates-within-exact-bound",
         figure="max_update",
@@ -206,56 +144,4 @@ CLAIMS: tuple[Claim, ...] = (
         accept=(1.0, math.inf),
         reason="A decade above what any gradients can cause is not a rounding error.",
     ),
-    Claim(
-        id="exact-bound-holds-between-the-boundaries",
-        figure="discrete_boundary",
-        section="Theorem 1",
-        statement="Where C < 0 but γ² < β real training stays below the exact bound, a constant.",
-        quantity="largest ‖uₙ‖∞ over the exact bound where the theories disagree",
-        statistic=lambda run: exact(
-            run.exact_ratio.where(run.theories == DISAGREE).max(),
-            int((run.theories == DISAGREE).sum()) * run.seed.size,
-        ),
-        accept=(-math.inf, 1 + 1e-5),
-        reason="No gradients can exceed a supremum but for the rounding of float32.",
-    ),
-    Claim(
-        id="growth-between-the-boundaries",
-        figure="discrete_boundary",
-        section="§3.2",
-        statement="B₋ exhibits exponential growth at the rate |C|/2, also where γ² < β.",
-        quantity="slope of ln ‖uₙ‖∞ over |C|/2 in the second half of training where the theories "
-        "disagree: median over points, then over seeds",
-        statistic=lambda run: median_over_seeds(
-            (run.slope / (-run.C / 2)).isel(point=run.theories.values == DISAGREE)
-        ),
-        accept=(0.9, 1.1),
-        reason="The tenth that slopes are given along the paper's curve.",
-        correction="There nothing grows: the boundary of the discrete algorithm is γ² = β.",
-    ),
-    Claim(
-        id="worst-case-attains-exact-bound",
-        figure="discrete_boundary",
-        section="App. D",
-        statement="The exact bound is attained, by gradients g_j = (γ/β)^(N-1-j).",
-        quantity="largest relative difference of their last update, through the real optimizer in "
-        "float64, to the exact bound, all points and lengths",
-        statistic=lambda run: exact(run.worst_error.max(), run.worst_case.size),
-        accept=(0.0, 1e-6),
-        reason="A supremum that is attained has no other difference than rounding.",
-    ),
-    Claim(
-        id="worst-case-grows-beyond-the-exact-boundary-alone",
-        figure="discrete_boundary",
-        section="Theorem 1",
-        statement="The worst case grows with its length where γ² > β, and only there.",
-        quantity="share of the points where doubling the length multiplies the worst case, without "
-        "its bias correction, by more than √2 exactly if γ² > β",
-        statistic=lambda run: exact(
-            ((run.worst_growth > math.sqrt(2)) == (run.exact_rate > 0)).mean(), run.point.size
-        ),
-        accept=(1.0, 1.0),
-        reason="On the boundary itself it grows like √N, which doubling multiplies by √2.",
-    ),
 )
-"""All claims; those about one figure stand together."""

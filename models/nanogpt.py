@@ -10,7 +10,7 @@ Names end in their shape: B batch, L length, N = B·L, W width, H heads, D head 
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -38,10 +38,17 @@ class GPTConfig:
       qk_norm_eps: epsilon of the query and key LayerNorms.
       dtype: dtype of activations, matrix products and logits. Parameters are float32; LayerNorm,
         softmax and loss are computed in at least float32.
+      attention: "plain" writes attention out, which on CPUs is a tenth faster than
+        `jax.nn.dot_product_attention`. "cudnn" is that function's flash attention, whose memory
+        does not grow with the square of the length, for a half-precision `dtype` on NVIDIA GPUs;
+        calls that drop attention weights are written out all the same.
+      remat: whether the backward pass computes a block's activations again and they are not kept;
+        XLA does so on accelerators, its CPU backend keeps them anyway.
 
     Raises:
       ValueError: if a size is below 1, `width` is no multiple of `num_heads`, `dropout` is outside
-        [0, 1), an epsilon is negative, or `dtype` is not a floating-point type.
+        [0, 1), an epsilon is negative, `dtype` is not a floating-point type, or `attention` is
+        unknown or does not go with `dtype`.
     """
 
     vocab_size: int = 50257
@@ -54,6 +61,8 @@ class GPTConfig:
     norm_eps: float = 1e-5
     qk_norm_eps: float = 1e-5
     dtype: str = "float32"
+    attention: Literal["plain", "cudnn"] = "plain"
+    remat: bool = False
 
     def __post_init__(self):
         for name in ("vocab_size", "context", "num_layers", "num_heads", "width"):
@@ -70,6 +79,12 @@ class GPTConfig:
             raise ValueError(f"dropout must be in [0, 1), got {self.dropout}.")
         if not jnp.issubdtype(jnp.dtype(self.dtype), jnp.floating):
             raise ValueError(f"dtype must be a floating-point type, got {self.dtype!r}.")
+        if self.attention not in ("plain", "cudnn"):
+            raise ValueError(f"attention must be 'plain' or 'cudnn', got {self.attention!r}.")
+        if self.attention == "cudnn" and jnp.dtype(self.dtype).itemsize != 2:
+            raise ValueError(
+                f"attention='cudnn' needs dtype bfloat16 or float16, got {self.dtype!r}."
+            )
 
     @property
     def head_size(self) -> int:
@@ -100,6 +115,17 @@ class Attention(nnx.Module):
         q_BxLxHxD, k_BxLxHxD, v_BxLxHxD = jnp.moveaxis(qkv_BxLx3xHxD, 2, 0)
         if config.qk_norm:
             q_BxLxHxD, k_BxLxHxD = self.query_norm(q_BxLxHxD), self.key_norm(k_BxLxHxD)
+        dropped = rngs is not None and config.dropout > 0
+        if config.attention == "cudnn" and not dropped:
+            mixed_BxLxHxD = jax.nn.dot_product_attention(
+                q_BxLxHxD, k_BxLxHxD, v_BxLxHxD, is_causal=True, implementation="cudnn"
+            )
+        else:
+            mixed_BxLxHxD = self._plain(q_BxLxHxD, k_BxLxHxD, v_BxLxHxD, rngs)
+        return _dense(mixed_BxLxHxD.reshape(x_NxW.shape), self.out)
+
+    def _plain(self, q_BxLxHxD, k_BxLxHxD, v_BxLxHxD, rngs):
+        config, length = self.config, q_BxLxHxD.shape[1]
         scores_BxHxLxL = jnp.einsum(
             "bqhd,bkhd->bhqk",
             q_BxLxHxD,
@@ -109,8 +135,7 @@ class Attention(nnx.Module):
         causal = jnp.tril(jnp.ones((1, 1, length, length), bool))
         weights_BxHxLxL = jax.nn.softmax(jnp.where(causal, scores_BxHxLxL, -jnp.inf))
         weights_BxHxLxL = _dropout(weights_BxHxLxL.astype(config.dtype), config.dropout, rngs)
-        mixed_BxLxHxD = jnp.einsum("bhqk,bkhd->bqhd", weights_BxHxLxL, v_BxLxHxD)
-        return _dense(mixed_BxLxHxD.reshape(x_NxW.shape), self.out)
+        return jnp.einsum("bhqk,bkhd->bqhd", weights_BxHxLxL, v_BxLxHxD)
 
 
 class Block(nnx.Module):
@@ -192,8 +217,9 @@ class NanoGPT(nnx.Module):
         positions_LxW = self.positions[:length].astype(self.config.dtype)
         x_NxW = (embedding_VxW[tokens] + positions_LxW[None]).reshape(-1, self.config.width)
         x_NxW = _dropout(x_NxW, self.config.dropout, rngs)
+        run = nnx.remat(_run_block, static_argnums=2) if self.config.remat else _run_block
         for block in self.blocks:
-            x_NxW = block(x_NxW, length, rngs)
+            x_NxW = run(block, x_NxW, length, rngs)
         return (self.norm(x_NxW) @ embedding_VxW.T).reshape(*tokens.shape, -1)
 
 
@@ -247,6 +273,10 @@ def next_token_loss(logits: jax.Array, targets: jax.Array) -> jax.Array:
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
     target_logits = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - target_logits)
+
+
+def _run_block(block: Block, x_NxW: jax.Array, length: int, rngs: nnx.Rngs | None) -> jax.Array:
+    return block(x_NxW, length, rngs)
 
 
 def _weights(rngs: nnx.Rngs, shape: tuple[int, ...], scale: float = INIT_SCALE) -> nnx.Param:

@@ -265,6 +265,40 @@ def test_bfloat16_activations_keep_parameters_gradients_and_loss_in_float32():
     assert abs(loss - exact) < 0.01
 
 
+def test_rematerialisation_keeps_less_and_changes_nothing():
+    """What `jax.vjp` keeps is less; losses and gradients stay, dropout too."""
+    kept, results = [], []
+    for remat in (False, True):
+        _, apply = build(remat=remat, dropout=0.5)
+        params = far_from_init()
+        loss, backward = jax.vjp(lambda p, apply=apply: loss_of(apply, p, KEY, train=True), params)
+        kept.append(sum(leaf.nbytes for leaf in jax.tree.leaves(backward)))
+        results.append((loss, backward(jnp.ones(()))))
+    assert kept[1] < 0.6 * kept[0]
+    chex.assert_trees_all_close(*results, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_flash_attention_is_what_is_written_out_and_taken_where_nothing_is_dropped(
+    train, monkeypatch
+):
+    """On a stand-in for cuDNN: the reference that JAX has of the same call."""
+    fused, calls = jax.nn.dot_product_attention, []
+
+    def stand_in(*arrays, is_causal, implementation):
+        calls.append(implementation)
+        return fused(*arrays, is_causal=is_causal, implementation="xla")
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", stand_in)
+    params, losses = far_from_init(qk_norm=True), []
+    for attention in ("plain", "cudnn"):
+        changes = {"qk_norm": True, "dtype": "bfloat16", "dropout": 0.5, "attention": attention}
+        _, apply = build(**changes)
+        losses.append(loss_of(apply, params, KEY if train else None, train))
+    assert calls == ([] if train else ["cudnn"] * SMALL.num_layers)
+    np.testing.assert_allclose(*losses, rtol=0 if train else 1e-2)
+
+
 def test_the_loss_is_the_cross_entropy():
     logits = 5 * jax.random.normal(KEY, (3, 4, 7))
     targets = jax.random.randint(KEY, (3, 4), 0, 7)
@@ -283,6 +317,11 @@ def test_the_loss_is_the_cross_entropy():
         ({"norm_eps": -1e-5}, "norm_eps must not be negative, got -1e-05"),
         ({"qk_norm_eps": math.nan}, "qk_norm_eps must not be negative, got nan"),
         ({"dtype": "int32"}, "dtype must be a floating-point type, got 'int32'"),
+        ({"attention": "flash"}, "attention must be 'plain' or 'cudnn', got 'flash'"),
+        (
+            {"attention": "cudnn"},
+            "attention='cudnn' needs dtype bfloat16 or float16, got 'float32'",
+        ),
     ],
 )
 def test_an_impossible_configuration_is_refused(changes, message):

@@ -109,12 +109,13 @@ def _report(arguments: argparse.Namespace) -> None:
 
 
 def _reproduce(arguments: argparse.Namespace) -> None:
-    """`reproduce`: all figures of a preset, their claims and the report."""
+    """`reproduce`: figures of a preset, their claims and the report."""
     every = figures.discover()
+    chosen = {name: _named(every, name) for name in arguments.only or every}
     devices = _devices(arguments.devices)
     reused = {}
-    for number, (name, figure) in enumerate(every.items(), 1):
-        say(f"[{number}/{len(every)}] {name}: {figure.title}")
+    for number, (name, figure) in enumerate(chosen.items(), 1):
+        say(f"[{number}/{len(chosen)}] {name}: {figure.title}")
         where = place(arguments.results, figure, arguments.preset)
         config = figure.presets[arguments.preset]
         _, reused[name] = run_figure(where, config, devices, force=arguments.force)
@@ -210,6 +211,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
     ),
     "--results": dict(type=Path, default=Path("results"), help="folder, default: results"),
     "--devices": dict(default="auto", metavar="N", help="how many; auto: all, a core is one"),
+    "--only": dict(
+        type=lambda text: text.split(","),
+        metavar="NAME,...",
+        help="these figures alone; the report shows the others as they lie on disk",
+    ),
     "--force": dict(action="store_true", help="compute again what is finished"),
 }
 
@@ -229,7 +235,7 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], str, tuple[str, 
     "reproduce": (
         _reproduce,
         "Run every figure, judge the claims and write the report.",
-        ("--preset", "--results", "--devices", "--force"),
+        ("--preset", "--results", "--devices", "--only", "--force"),
     ),
     "bench": (_bench, "Measure and print tables.", ("names", "--set")),
 }

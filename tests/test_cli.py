@@ -157,9 +157,19 @@ def test_reproduce_ends_with_the_path_of_the_report(run, fake, tmp_path):
     assert "reused, finished before this run" in report.read_text()
 
 
+def test_reproduce_only_runs_those_and_reports_the_others_as_they_are(run, tmp_path):
+    code, printed, _ = run("reproduce", "--preset", "smoke", "--only", "stability_plane")
+    assert code == 0
+    assert [path.name for path in (tmp_path / "results/smoke").iterdir()] == ["stability_plane"]
+    page = Path(printed.splitlines()[-1]).read_text()
+    assert "1 computed in this run" in page
+    assert "python -m experiments run max_update --preset smoke" in page
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["reproduce", "--only", "stability_plan"], "did you mean 'stability_plane'"),
         (["run", "stability_plan"], "did you mean 'stability_plane'"),
         (["run", "stability_plane", "--set", "num_grdi=3"], "num-grid"),
         (["run", "stability_plane", "--set", "num_grid=x"], "num-grid"),

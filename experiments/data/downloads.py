@@ -1,0 +1,133 @@
+"""Files from the network: whole and checked, or not there at all."""
+
+import contextlib
+import hashlib
+import http.client
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+from experiments.data.loading import DataError
+from experiments.running import progress
+
+BLOCK = 2**20
+ATTEMPTS = 3
+
+
+def download(url: str, path: Path, *, sha256: str, timeout: float = 30.0) -> Path:
+    """Fetches a file unless it is there; it appears when its hash has been checked.
+
+    What arrived before a connection broke stays beside it as `NAME.part`. The next attempt, of this
+    call or of a later one, asks for the rest; a server that sends everything then starts it anew.
+
+    Args:
+      url: http or https.
+      path: Where the file belongs; one with another hash is replaced.
+      sha256: What its content must hash to, in hexadecimal.
+      timeout: Seconds without a byte after which a connection counts as broken.
+
+    Returns:
+      `path`.
+
+    Raises:
+      DataError: If the server refuses, the connection breaks at every attempt, the content has
+        another hash or the disk is full; of the last two nothing is kept.
+    """
+    part = path.with_name(f"{path.name}.part")
+    try:
+        if path.exists() and file_sha256(path) == sha256:
+            return path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        resumed = part.exists()
+        _fetch(url, part, timeout)
+        if resumed and file_sha256(part) != sha256:  # it may have been the beginning of another
+            part.unlink()
+            _fetch(url, part, timeout)
+        if (found := file_sha256(part)) != sha256:
+            part.unlink()
+            raise DataError(
+                f"{url} was changed or damaged on its way: its SHA-256 is {found} and should be "
+                f"{sha256}; try again, or put the right file at {path}"
+            )
+        part.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise DataError(
+            f"{path} could not be written: {error.strerror}; nothing is left there half-written"
+        ) from error
+    return path
+
+
+def file_sha256(path: Path) -> str:
+    """The hexadecimal SHA-256 of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class _BrokenConnection(Exception):
+    """The network's fault, where an OSError would be the disk's."""
+
+
+@contextlib.contextmanager
+def _network() -> Iterator[None]:
+    try:
+        yield
+    except urllib.error.HTTPError:
+        raise
+    except (OSError, http.client.HTTPException) as error:
+        raise _BrokenConnection(str(error)) from error
+
+
+def _fetch(url: str, part: Path, timeout: float) -> None:
+    """All of `url` in `part`, in as many attempts as are allowed."""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return _fetch_rest(url, part, timeout)
+        except _BrokenConnection as error:
+            if attempt == ATTEMPTS:
+                hint = (
+                    f"{_size(part)} bytes are kept, and the same command goes on from there"
+                    if part.exists()
+                    else f"try again, or put the file at {part.with_suffix('')} yourself"
+                )
+                raise DataError(f"{url} could not be downloaded: {error}; {hint}") from error
+
+
+def _fetch_rest(url: str, part: Path, timeout: float) -> None:
+    """Appends to `part` what it lacks, through one connection."""
+    have = _size(part)
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    try:
+        with _network():
+            response = urllib.request.urlopen(request, timeout=timeout)
+    except urllib.error.HTTPError as error:
+        if have and error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            return  # it has everything, or is of another file: its hash will tell
+        raise DataError(
+            f"{url} could not be downloaded: the server answers {error.code} {error.reason}"
+        ) from error
+    with response:
+        if response.status != http.HTTPStatus.PARTIAL_CONTENT:
+            have = 0
+        total = have + int(response.headers["Content-Length"] or 0)
+        label = f"{part.stem}, MB"
+        with (
+            part.open("ab" if have else "wb") as file,
+            progress(label, -(-total // BLOCK), have // BLOCK) as advance,
+        ):
+            while block := _read(response):
+                file.write(block)
+                advance(1)
+    if _size(part) < total:
+        raise _BrokenConnection(f"the connection ended after {_size(part)} of {total} bytes")
+
+
+def _read(response: http.client.HTTPResponse) -> bytes:
+    with _network():
+        return response.read(BLOCK)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

@@ -1,0 +1,254 @@
+"""Images of 32 x 32 pixels as `Data`: scikit-learn's digits, and CIFAR-10's binary release."""
+
+import contextlib
+import gzip
+import hashlib
+import tarfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+import numpy as np
+
+from experiments.data.downloads import download
+from experiments.data.loading import Data, DataError
+
+NUM_CLASSES = 10
+SIDE = 32
+
+CIFAR10 = (
+    "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+    "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+)
+"""The binary release's address and SHA-256."""
+FOLDER = "cifar-10-batches-bin"
+TRAIN_FILES = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
+TEST_FILE = "test_batch.bin"
+RECORDS = 10_000
+"""In each file: a byte with the label, then the red, the green and the blue plane, row by row."""
+RECORD = 1 + 3 * SIDE * SIDE
+CROP = 4
+"""Pixels by which an augmented image may be moved."""
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """Images in memory with their labels, normalised when they are read.
+
+    Attributes:
+      pixels: (num_images, 32, 32, 3), uint8.
+      labels: (num_images,), int32.
+      mean: What is subtracted from a channel's pixels, (3,), float32.
+      std: What they are divided by then, (3,), float32.
+    """
+
+    pixels: np.ndarray
+    labels: np.ndarray
+    mean: np.ndarray
+    std: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: Any) -> dict[str, np.ndarray]:
+        return {
+            "image": (self.pixels[index] - self.mean) / self.std,
+            "label": np.asarray(self.labels[index]),
+        }
+
+
+def load_images(source: str, *, cache: Path) -> Data:
+    """Images with labels 0 to 9, the channels of the training split with mean 0 and variance 1.
+
+    Of the digits' 1797, in their own order, which keeps most writers apart, the last 300 are the
+    test split and the 200 before them the validation split; of CIFAR-10's 50,000 training images
+    the last 5000 are the validation split.
+
+    Args:
+      source: "digits", 8 x 8 pixels in scikit-learn, each of them 4 x 4 here; "cifar10", which is
+        downloaded; or the binary release's folder or .tar.gz file.
+      cache: Folder for downloads; the digits need none.
+
+    Returns:
+      The data, examples {"image": (32, 32, 3) float32, "label": () int32}; its `info` has
+      num_classes and the training split's mean and std of each channel, of pixels from 0 to 255.
+
+    Raises:
+      DataError: If a file is missing, truncated, oversized or damaged, or has a label above 9, or
+        if the download fails.
+
+    >>> data = load_images("digits", cache=Path("unused"))
+    >>> len(data.train), {name: len(split) for name, split in data.heldout.items()}
+    (1297, {'validation': 200, 'test': 300})
+    >>> batch = data.train[np.arange(5)]
+    >>> batch["image"].shape, batch["label"].tolist()
+    ((5, 32, 32, 3), [0, 1, 2, 3, 4])
+    """
+    if source == "digits":
+        pixels, labels = digits()
+        return _split(source, pixels, labels, num_validation=200, num_test=300)
+    path = Path(source).expanduser()
+    if source == "cifar10":
+        path = download(CIFAR10[0], cache / PurePosixPath(CIFAR10[0]).name, sha256=CIFAR10[1])
+    pixels, labels = cifar10(path)
+    return _split(
+        source, pixels, labels, num_validation=RECORDS * len(TRAIN_FILES) // 10, num_test=RECORDS
+    )
+
+
+def digits() -> tuple[np.ndarray, np.ndarray]:
+    """scikit-learn's handwritten digits: pixels (1797, 32, 32, 3), uint8, and labels, int32."""
+    from sklearn.datasets import load_digits  # takes a second, which text need not wait for
+
+    grey = load_digits()
+    pixels = np.rint(grey.images * (255 / 16)).astype(np.uint8)
+    factor = SIDE // pixels.shape[1]
+    enlarged = pixels.repeat(factor, axis=1).repeat(factor, axis=2)
+    return np.stack([enlarged] * 3, axis=-1), grey.target.astype(np.int32)
+
+
+def cifar10(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """CIFAR-10's training images, then its test images, from the binary release.
+
+    Nothing is unpacked onto the disk, and nothing but pixels and labels is read.
+
+    Args:
+      path: The release's folder, the one that holds it, or its .tar.gz file.
+
+    Returns:
+      Pixels (60000, 32, 32, 3), uint8, and labels (60000,), int32.
+
+    Raises:
+      DataError: If a file is missing, truncated, oversized or damaged, or has a label above 9.
+    """
+    read = _read_folder if path.is_dir() else _read_archive
+    try:
+        contents = read(path)
+    except OSError as error:
+        raise DataError(
+            f"{path} cannot be read: {error.strerror or error}; give the folder {FOLDER} of "
+            "CIFAR-10's binary release, or its .tar.gz file"
+        ) from error
+    names = (*TRAIN_FILES, TEST_FILE)
+    if missing := [name for name in names if name not in contents]:
+        raise DataError(
+            f"{path} has no {', '.join(missing)}; CIFAR-10's binary release has {', '.join(names)}"
+        )
+    records = np.concatenate([_checked(f"{path}: {name}", contents[name]) for name in names])
+    planes = records[:, 1:].reshape(-1, 3, SIDE, SIDE)
+    return np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), records[:, 0].astype(np.int32)
+
+
+def _read_folder(path: Path) -> dict[str, bytes]:
+    folder = path / FOLDER if (path / FOLDER).is_dir() else path
+    contents = {}
+    for name in (*TRAIN_FILES, TEST_FILE):
+        with contextlib.suppress(FileNotFoundError), (folder / name).open("rb") as file:
+            contents[name] = _read_just_beyond(file)
+    return contents
+
+
+def _read_archive(path: Path) -> dict[str, bytes]:
+    contents = {}
+    try:
+        with gzip.open(path) as unpacked:
+            with tarfile.open(fileobj=unpacked, mode="r|") as archive:
+                for member in archive:
+                    name = PurePosixPath(member.name).name
+                    file = archive.extractfile(member) if member.isfile() else None
+                    if file and name in (*TRAIN_FILES, TEST_FILE):
+                        contents[name] = _read_just_beyond(file)
+            while unpacked.read(2**20):  # gzip's checksum comes last
+                pass
+    except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DataError(f"{path} is damaged, or no .tar.gz file: {error}") from error
+    return contents
+
+
+def _read_just_beyond(file: IO[bytes]) -> bytes:
+    """A file's content, or as much of it as shows that it is too long."""
+    return file.read(RECORDS * RECORD + 1)
+
+
+def _checked(name: str, content: bytes) -> np.ndarray:
+    """A file's records, (RECORDS, RECORD), uint8."""
+    size = RECORDS * RECORD
+    if len(content) > size:
+        raise DataError(f"{name} goes on at byte {size}, where CIFAR-10's {RECORDS} records end")
+    if len(content) < size:
+        raise DataError(
+            f"{name} ends at byte {len(content)}, in record {len(content) // RECORD}; CIFAR-10's "
+            f"{RECORDS} records have {size} bytes"
+        )
+    records = np.frombuffer(content, np.uint8).reshape(RECORDS, RECORD)
+    if (wrong := np.flatnonzero(records[:, 0] >= NUM_CLASSES)).size:
+        raise DataError(
+            f"{name} has label {records[wrong[0], 0]} at byte {wrong[0] * RECORD}; CIFAR-10's are "
+            f"0 to {NUM_CLASSES - 1}"
+        )
+    return records
+
+
+def _split(
+    name: str, pixels: np.ndarray, labels: np.ndarray, *, num_validation: int, num_test: int
+) -> Data:
+    """The last images held out."""
+    hashed = hashlib.sha256(pixels)
+    hashed.update(labels)
+    ends = len(labels) - num_validation - num_test, len(labels) - num_test, len(labels)
+    mean, std = channel_statistics(pixels[: ends[0]])
+    train, validation, test = (
+        Images(pixels[start:stop], labels[start:stop], mean, std)
+        for start, stop in zip((0, *ends), ends, strict=False)
+    )
+    return Data(
+        name=name,
+        sha256=hashed.hexdigest(),
+        train=train,
+        heldout={"validation": validation, "test": test},
+        info={"num_classes": NUM_CLASSES, "mean": mean.tolist(), "std": std.tolist()},
+    )
+
+
+def channel_statistics(pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of each channel, from exact sums.
+
+    Args:
+      pixels: (num_images, height, width, channels), uint8.
+
+    Returns:
+      Both (channels,), float32; the deviation of a channel without contrast is 1.
+
+    >>> channel_statistics(np.array([[[[1, 7]], [[3, 7]]]], np.uint8))
+    (array([2., 7.], dtype=float32), array([1., 1.], dtype=float32))
+    """
+    number = pixels[..., 0].size
+    mean = pixels.sum((0, 1, 2), dtype=np.int64) / number
+    # 255² fits into 16 bits.
+    mean_square = np.square(pixels, dtype=np.uint16).sum((0, 1, 2), dtype=np.int64) / number
+    std = np.sqrt(mean_square - mean**2)
+    return mean.astype(np.float32), np.where(std > 0, std, 1).astype(np.float32)
+
+
+def flip_and_crop(
+    example: Mapping[str, np.ndarray], generator: np.random.Generator
+) -> dict[str, np.ndarray]:
+    """Mirrors an image with probability 1/2 and moves it by up to four pixels each way.
+
+    Args:
+      example: {"image": (height, width, channels), ...}, normalised; the border that comes into
+        view is 0, the mean.
+      generator: Where chance comes from.
+
+    Returns:
+      The example with another image of the same shape.
+    """
+    image = example["image"]
+    height, width, _ = image.shape
+    top, left = generator.integers(0, 2 * CROP, size=2, endpoint=True)
+    if generator.integers(2):
+        image = image[:, ::-1]
+    bordered = np.pad(image, ((CROP, CROP), (CROP, CROP), (0, 0)))
+    return {**example, "image": bordered[top : top + height, left : left + width]}

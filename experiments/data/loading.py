@@ -1,0 +1,257 @@
+"""From a data set to batches: shuffled without end for training, in order once for evaluation.
+
+A source is indexed as a NumPy array is: an integer gives an example, an array of integers a batch
+of them in one gather. Which examples make up batch n follows from the seed and n alone, so neither
+processes nor workers nor an interruption change what is trained on.
+"""
+
+import atexit
+import multiprocessing
+import os
+import signal
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import absl.flags
+import grain
+import jax
+import numpy as np
+
+MAX_EXAMPLES = 2**32 - 1
+"""grain shuffles indices of 32 bits."""
+
+
+class DataError(ValueError):
+    """Data that is missing, damaged or does not fit; the message names it and says what to do."""
+
+
+class Source(Protocol):
+    """Examples that are read when they are asked for; picklable, so that workers can have it."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+        ...
+
+    def __getitem__(self, index: Any) -> Any:
+        """Example `index`, or a batch of them for an array of indices: a pytree of arrays."""
+        ...
+
+
+@dataclass(frozen=True)
+class Data:
+    """A data set, ready to be batched.
+
+    Attributes:
+      name: What a configuration calls it.
+      sha256: Of all its content; a position in other data is refused.
+      train: What is trained on.
+      heldout: What is never trained on: "validation" and "test".
+      info: What a task needs to know: vocab_size, num_classes, num_tokens, ...
+    """
+
+    name: str
+    sha256: str
+    train: Source
+    heldout: Mapping[str, Source]
+    info: Mapping[str, Any]
+
+
+class Batches(grain.DatasetIterator):
+    """An endless iterator of batches whose position is one number, whoever prepares them."""
+
+    def __init__(
+        self,
+        batches: grain.MapDataset,
+        *,
+        num_workers: int,
+        prefetch: int,
+        identity: Mapping[str, Any],
+    ):
+        super().__init__()
+        self._batches = batches
+        self._num_workers = num_workers
+        self._prefetch = prefetch
+        self._identity = dict(identity)
+        self._position = 0
+        self._running: grain.DatasetIterator | None = None
+        # Workers must end before the modules they need do, whoever forgets to close.
+        atexit.register(_close, weakref.ref(self))
+
+    def __next__(self) -> Any:
+        if self._running is None:
+            self._running = self._start()
+        batch = next(self._running)
+        self._position += 1
+        if self._num_workers:  # theirs lie in shared memory, which must not outlive them
+            batch = jax.tree.map(np.array, batch)
+        return batch
+
+    def get_state(self) -> dict[str, Any]:
+        """The number of batches given out, and what they were made from; JSON."""
+        return {"batches": self._position, **self._identity}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes to a position that `get_state` gave, here or in another process.
+
+        Raises:
+          DataError: If the batches counted there were made from something else.
+        """
+        differences = [
+            f"{name} was {state.get(name)!r} and is {value!r}"
+            for name, value in self._identity.items()
+            if state.get(name) != value
+        ]
+        if differences:
+            raise DataError(f"the position is one in other batches: {'; '.join(differences)}")
+        self.close()
+        self._position = state["batches"]
+
+    def close(self) -> None:
+        """Stops threads and worker processes; the next batch starts them again."""
+        if self._running is not None:
+            self._running.close()
+            self._running = None
+
+    def _start(self) -> grain.DatasetIterator:
+        rest = self._batches[self._position :]
+        if not self._num_workers:
+            threads = min(self._prefetch, 1)
+            return iter(rest.to_iter_dataset(grain.ReadOptions(threads, self._prefetch)))
+        if not absl.flags.FLAGS.is_parsed():  # grain reads one, which only absl.app parses
+            absl.flags.FLAGS.mark_as_parsed()
+        workers = grain.multiprocessing.MultiprocessingOptions(
+            num_workers=self._num_workers, per_worker_buffer_size=max(self._prefetch, 1)
+        )
+        return iter(rest.to_iter_dataset(grain.ReadOptions(0, 0)).mp_prefetch(workers, _follow))
+
+
+def _close(reference: weakref.ref[Batches]) -> None:
+    if (batches := reference()) is not None:
+        batches.close()
+
+
+def _follow(worker: int, num_workers: int) -> None:
+    """Makes a worker end with its main process, killed or not, and not by a terminal's Ctrl-C."""
+    del worker, num_workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def wait() -> None:
+        if (parent := multiprocessing.parent_process()) is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def training_batches(
+    data: Data,
+    *,
+    batch_size: int,
+    seed: int,
+    process_index: int = 0,
+    process_count: int = 1,
+    num_workers: int = 0,
+    prefetch: int = 2,
+    augment: grain.transforms.RandomMap | Callable[[Any, np.random.Generator], Any] | None = None,
+) -> Batches:
+    """Batches of the training split without end, every example once before any comes again.
+
+    The order is a pseudorandom permutation computed index by index: nothing of the data's length is
+    kept in memory. Every epoch has another one, and a batch may reach over its end.
+
+    Args:
+      data: Its `train` is read.
+      batch_size: Examples in a batch, over all processes.
+      seed: Decides the order and the augmentation.
+      process_index: Which rows of every batch are made here: with `process_count` processes, their
+        batches one below the other are the batch of a single process.
+      process_count: How many processes share a batch.
+      num_workers: Processes that prepare batches; 0 for one thread of this process.
+      prefetch: Batches that are prepared ahead, by each worker; 0 with `num_workers=0` prepares
+        every batch when it is asked for.
+      augment: Changes an example at random: `augment(example, generator)`; each example's generator
+        follows from the seed and the example's place in the endless order.
+
+    Returns:
+      An iterator of batches, their leading axis `batch_size // process_count`; it continues exactly
+      from `set_state(get_state())`, also under another number of workers or processes.
+
+    Raises:
+      ValueError: If `batch_size` is not a positive multiple of `process_count`, the seed not one of
+        32 bits, or a count negative.
+      DataError: If there is nothing to train on.
+
+    >>> data = Data("ten", "0", np.arange(10), {}, {})
+    >>> batches = training_batches(data, batch_size=5, seed=0, prefetch=0)
+    >>> sorted([*next(batches), *next(batches)]) == list(range(10))
+    True
+    >>> position = batches.get_state()
+    >>> third = next(batches).tolist()
+    >>> batches.set_state(position)
+    >>> next(batches).tolist() == third
+    True
+    """
+    rows = _rows(batch_size, process_count)
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"seed={seed} must be at least 0 and below 2**32")
+    for name, value in (("num_workers", num_workers), ("prefetch", prefetch)):
+        if value < 0:
+            raise ValueError(f"{name}={value} must not be negative")
+    if not 1 <= len(data.train) <= MAX_EXAMPLES:
+        raise DataError(f"{data.name} has {len(data.train)} training examples; 1 to 2**32 - 1 work")
+    examples = grain.MapDataset.range(len(data.train)).seed(seed).shuffle().repeat()
+    if augment is not None:
+        examples = examples.map(data.train.__getitem__).random_map(augment)
+    batches = examples.batch(rows, drop_remainder=True)
+    if augment is None:
+        batches = batches.map(data.train.__getitem__)  # one gather for all of its indices
+    return Batches(
+        batches[process_index::process_count],
+        num_workers=num_workers,
+        prefetch=prefetch,
+        identity={"data": data.sha256, "seed": seed, "batch_size": batch_size},
+    )
+
+
+def heldout_batches(
+    source: Source, batch_size: int, *, process_index: int = 0, process_count: int = 1
+) -> Iterator[tuple[Any, np.ndarray]]:
+    """Every example of a held-out split once, in order, in batches of one shape.
+
+    The last batch is filled up with copies of the last example that weigh nothing, so that
+    `sum(weights * values) / sum(weights)` over all batches is the mean over all examples.
+
+    Args:
+      source: The split.
+      batch_size: Examples in a batch, over all processes.
+      process_index: Which rows of every batch are made here.
+      process_count: How many processes share a batch.
+
+    Yields:
+      A batch and its weights, 0 or 1, shape (batch_size // process_count,), float32.
+
+    Raises:
+      ValueError: If `batch_size` is not a positive multiple of `process_count`.
+
+    >>> for batch, weights in heldout_batches(np.arange(5), 3):
+    ...     print(batch, weights)
+    [0 1 2] [1. 1. 1.]
+    [3 4 4] [1. 1. 0.]
+    """
+    rows = _rows(batch_size, process_count)
+    for start in range(process_index * rows, len(source) + process_index * rows, batch_size):
+        indices = np.arange(start, start + rows)
+        batch = source[np.minimum(indices, len(source) - 1)]
+        yield batch, (indices < len(source)).astype(np.float32)
+
+
+def _rows(batch_size: int, process_count: int) -> int:
+    if batch_size < 1 or batch_size % process_count:
+        raise ValueError(
+            f"batch_size={batch_size} must be a positive multiple of the number of processes, "
+            f"{process_count}"
+        )
+    return batch_size // process_count

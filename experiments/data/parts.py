@@ -1,0 +1,138 @@
+"""A corpus file as a stream of token ids: plain UTF-8, or C4's documents.
+
+It is read block by block, never as a whole.
+"""
+
+import codecs
+import gzip
+import hashlib
+import json
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from experiments.data import HELDOUT
+from experiments.data.downloads import file_sha256
+from experiments.data.loading import DataError
+from experiments.data.tokenizers import Tokenizer, whole_words
+
+BLOCK = 2**20
+
+Advance = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One file of a corpus.
+
+    Attributes:
+      name: The file's.
+      key: Tells its content, and how that is split, from any other.
+      num_blocks: Its length in units of `BLOCK`.
+      ids: `ids(tokenizer, split, advance)` yields arrays of ids and calls `advance(1)` for every
+        block of the file it has read; it reads all of it for each split.
+    """
+
+    name: str
+    key: str
+    num_blocks: int
+    ids: Callable[[Tokenizer, str, Advance], Iterator[np.ndarray]]
+
+
+def utf8_part(name: str, reader: Callable[[], BinaryIO]) -> Part:
+    """A text of UTF-8, its last tenth of characters held out.
+
+    Args:
+      name: For messages.
+      reader: Opens it.
+    """
+
+    def ids(tokenizer: Tokenizer, split: str, advance: Advance) -> Iterator[np.ndarray]:
+        length = sum(map(len, characters(name, reader)))
+        cut = int(length * (1 - HELDOUT))
+        start, stop = {"train": (0, cut), "heldout": (cut, length)}[split]
+        section = _section(characters(name, reader, advance), start, stop)
+        return map(tokenizer.encode, whole_words(section))
+
+    with reader() as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        return Part(name, sha256, -(-file.tell() // BLOCK), ids)
+
+
+def characters(
+    name: str, reader: Callable[[], BinaryIO], advance: Advance = lambda units: None
+) -> Iterator[str]:
+    """The text of a file, block by block.
+
+    Raises:
+      DataError: If it is not UTF-8; the message has the first wrong byte and its place.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    with reader() as file:
+        while block := file.read(BLOCK):
+            yield _decoded(name, decoder, block, file.tell())
+            advance(1)
+        yield _decoded(name, decoder, b"", file.tell())
+
+
+def _decoded(name: str, decoder: codecs.IncrementalDecoder, block: bytes, end: int) -> str:
+    pending, _ = decoder.getstate()
+    try:
+        return decoder.decode(block, final=not block)
+    except UnicodeDecodeError as error:
+        place = end - len(block) - len(pending) + error.start
+        wrong = (pending + block)[error.start]
+        raise DataError(f"{name} is not UTF-8: byte {wrong:#04x} at offset {place}") from error
+
+
+def _section(blocks: Iterable[str], start: int, stop: int) -> Iterator[str]:
+    """Characters `start` to `stop` of a text in blocks."""
+    place = 0
+    for block in blocks:
+        yield block[max(start - place, 0) : max(stop - place, 0)]
+        place += len(block)
+
+
+def c4_part(path: Path, every: int) -> Part:
+    """A shard of C4, JSON lines under gzip, every document with the tokenizer's end behind it.
+
+    Args:
+      path: The shard.
+      every: Every how many documents one is held out: 1 for all, 0 for none.
+    """
+
+    def ids(tokenizer: Tokenizer, split: str, advance: Advance) -> Iterator[np.ndarray]:
+        for number, text in enumerate(documents(path, advance), 1):
+            heldout = every > 0 and number % every == 0
+            if heldout == (split == "heldout"):
+                yield np.append(tokenizer.encode(text), tokenizer.end)
+
+    num_blocks = -(-path.stat().st_size // BLOCK)
+    return Part(path.name, f"{file_sha256(path)} {every}", num_blocks, ids)
+
+
+def documents(path: Path, advance: Advance = lambda units: None) -> Iterator[str]:
+    """The texts of a shard, line by line.
+
+    Raises:
+      DataError: If the shard is truncated or damaged, or a line is not as C4's are.
+    """
+    line_number = done = 0
+    try:
+        with path.open("rb") as packed, gzip.open(packed) as lines:
+            for line in lines:
+                line_number += 1
+                # JSON may escape half a character, which UTF-8 cannot write.
+                yield json.loads(line)["text"].encode(errors="replace").decode()
+                advance(packed.tell() // BLOCK - done)
+                done = packed.tell() // BLOCK
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path} is damaged behind line {line_number}: {error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{path}, line {line_number}, is no JSON object with a text: {error!r}"
+        ) from error

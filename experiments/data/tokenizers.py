@@ -1,0 +1,80 @@
+"""Text to token ids: UTF-8's bytes, or GPT-2's byte-pair encoding through tiktoken."""
+
+import functools
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import tiktoken
+
+from experiments.data.loading import DataError
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """A fixed map from text to ids.
+
+    Attributes:
+      name: What a configuration calls it.
+      vocab_size: Ids are below it.
+      end: The id behind a document of a corpus that has several.
+      encode: Text to ids, one axis. Cutting a text between a character that is no white space and
+        the white space behind it does not change its ids.
+    """
+
+    name: str
+    vocab_size: int
+    end: int
+    encode: Callable[[str], np.ndarray]
+
+
+@functools.cache
+def _gpt2() -> tiktoken.Encoding:
+    try:
+        return tiktoken.get_encoding("gpt2")
+    except (OSError, ValueError) as error:  # no network; a network that answers something else
+        raise DataError(
+            "GPT-2's vocabulary is not in tiktoken's cache and cannot be downloaded: run once with "
+            "a network, or set TIKTOKEN_CACHE_DIR to a folder that was filled on another machine "
+            f"({error})"
+        ) from error
+
+
+TOKENIZERS: dict[str, Tokenizer] = {
+    tokenizer.name: tokenizer
+    for tokenizer in (
+        Tokenizer(
+            name="bytes",
+            vocab_size=256,
+            end=255,  # a byte that UTF-8 never has
+            encode=lambda text: np.frombuffer(text.encode(), dtype=np.uint8),
+        ),
+        Tokenizer(
+            name="gpt2",
+            vocab_size=50257,
+            end=50256,
+            encode=lambda text: _gpt2().encode_to_numpy(text, disallowed_special=()),
+        ),
+    )
+}
+"""By name. GPT-2's vocabulary is loaded when it first encodes; what looks like one of its special
+tokens in a text is text."""
+
+
+def whole_words(blocks: Iterable[str]) -> Iterator[str]:
+    """The same text in blocks that end where a tokenizer may be started anew.
+
+    A pattern of GPT-2's takes in white space only at its beginning, so no token reaches from a
+    character that is none to white space behind it.
+
+    >>> list(whole_words(["to be, o", "r not to", " be"]))
+    ['to be,', ' or not', ' to', ' be']
+    """
+    rest = ""
+    for block in blocks:
+        rest += block
+        if last := re.match(r".*\S(?=[ \n])", rest, re.DOTALL):
+            yield rest[: last.end()]
+            rest = rest[last.end() :]
+    yield rest

@@ -1,0 +1,244 @@
+"""Tokens on disk, memory-mapped: written once, whole or not at all, and checked when opened.
+
+FOLDER/tokens.json    every split's length and SHA-256, and the ids' type
+FOLDER/<split>.bin    its ids, one behind the other
+"""
+
+import hashlib
+import json
+import mmap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from experiments.data.loading import DataError
+from experiments.results import atomic
+
+SIDECAR = "tokens.json"
+
+
+def checked_ids(ids: np.ndarray, vocab_size: int) -> np.ndarray:
+    """`ids` as the smallest unsigned type for a vocabulary.
+
+    Args:
+      ids: Integers.
+      vocab_size: One more than the largest id.
+
+    Returns:
+      The same numbers, uint8, uint16 or uint32.
+
+    Raises:
+      DataError: If one does not fit.
+
+    >>> [str(checked_ids(np.arange(3), size).dtype) for size in (256, 257, 50257, 65537)]
+    ['uint8', 'uint16', 'uint16', 'uint32']
+    """
+    if ids.size and not (ids.min() >= 0 and ids.max() < vocab_size):
+        raise DataError(
+            f"token ids from {ids.min()} to {ids.max()} do not fit a vocabulary of {vocab_size}"
+        )
+    return ids.astype(np.min_scalar_type(vocab_size - 1), copy=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """Ids one behind the other, in memory or in a file that is opened when they are read.
+
+    Attributes:
+      where: The ids themselves, or the file that holds them.
+      dtype: Their type.
+      start: Place of the first one there.
+      stop: One more than the place of the last one.
+    """
+
+    where: np.ndarray | Path
+    dtype: np.dtype
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Tokens, (self.where, self.dtype, self.start, self.stop)
+
+    def halves(self) -> tuple["Tokens", "Tokens"]:
+        """The first half and the rest."""
+        middle = (self.start + self.stop) // 2
+        return (
+            Tokens(self.where, self.dtype, self.start, middle),
+            Tokens(self.where, self.dtype, middle, self.stop),
+        )
+
+    @cached_property
+    def _map(self) -> mmap.mmap | None:
+        if isinstance(self.where, np.ndarray):
+            return None
+        with self.where.open("rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+    @cached_property
+    def array(self) -> np.ndarray:
+        """All of them, shape (len(self),); a file's are read where they are used."""
+        if not len(self):
+            return np.empty(0, self.dtype)
+        whole = self.where if self._map is None else np.frombuffer(self._map, self.dtype)
+        return whole[self.start : self.stop]
+
+    def forget(self) -> None:
+        """Lets go of the file's pages that were read: at random, all of them would be held soon.
+
+        The system keeps them as long as it has the memory; the next use costs a page fault.
+        """
+        if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)
+
+
+class Crops:
+    """Stretches of `context + 1` tokens, one beginning at every `stride`-th token of every part.
+
+    With `stride=context` they cover a part once as inputs and once as targets, but for a rest at
+    its end that is shorter than a crop.
+
+    Args:
+      parts: What is cropped; no crop reaches from one into the next.
+      context: Tokens that a model sees; one more is taken, the last target.
+      stride: Tokens between the beginnings of two crops.
+
+    >>> parts = in_memory({"a": [np.arange(8)], "b": [np.arange(4)]}, vocab_size=8).tokens
+    >>> Crops(list(parts.values()), context=3, stride=2)[np.arange(4)]
+    array([[0, 1, 2, 3],
+           [2, 3, 4, 5],
+           [4, 5, 6, 7],
+           [0, 1, 2, 3]], dtype=int32)
+    """
+
+    def __init__(self, parts: Sequence[Tokens], context: int, stride: int = 1):
+        self._arguments = (parts, context, stride)
+        self._parts = tuple(part for part in parts if len(part) > context)
+        self._width = context + 1
+        self._stride = stride
+        counts = [1 + (len(part) - self._width) // stride for part in self._parts]
+        self._firsts = np.cumsum([0, *counts])
+
+    def __len__(self) -> int:
+        return int(self._firsts[-1])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Crops, self._arguments
+
+    @cached_property
+    def _windows(self) -> list[np.ndarray]:
+        return [
+            sliding_window_view(part.array, self._width)[:: self._stride] for part in self._parts
+        ]
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        """Crop `index`, or one for each of an array of indices: (..., context + 1), int32."""
+        index = np.asarray(index)
+        if index.size and not (index.min() >= 0 and index.max() < len(self)):
+            raise IndexError(f"crop {index} of {len(self)}")
+        part_of = np.searchsorted(self._firsts, index, side="right") - 1
+        crops = np.empty((*index.shape, self._width), np.int32)
+        for number in np.unique(part_of):
+            here = part_of == number
+            crops[here] = self._windows[number][index[here] - self._firsts[number]]
+            self._parts[number].forget()
+        return crops
+
+
+class Splits(NamedTuple):
+    """The ids of one file or text."""
+
+    tokens: dict[str, Tokens]
+    """By the split's name."""
+    sha256: str
+    """Of all of them."""
+
+
+def in_memory(blocks: Mapping[str, Iterable[np.ndarray]], vocab_size: int) -> Splits:
+    """Checked ids without a file, from blocks of them by the split's name."""
+    whole = {
+        split: checked_ids(np.concatenate([np.empty(0, np.uint8), *ids]), vocab_size)
+        for split, ids in blocks.items()
+    }
+    return Splits(
+        {split: Tokens(ids, ids.dtype, 0, len(ids)) for split, ids in whole.items()},
+        _joined(hashlib.sha256(ids.data).hexdigest() for ids in whole.values()),
+    )
+
+
+def write_tokens(folder: Path, blocks: Mapping[str, Iterable[np.ndarray]], vocab_size: int) -> None:
+    """Writes ids as they come; the folder appears when it is complete.
+
+    Args:
+      folder: Where to; if another process puts it there first, that one stays.
+      blocks: Of ids, by the split's name.
+      vocab_size: Decides the ids' type.
+
+    Raises:
+      DataError: If an id does not fit the vocabulary, or the disk is full or read-only; nothing
+        is left behind then.
+    """
+    try:
+        with atomic(folder) as temporary:
+            temporary.mkdir()
+            splits = {}
+            for split in blocks:
+                digest, num_tokens = hashlib.sha256(), 0
+                with _file(temporary, split).open("wb") as file:
+                    for block in blocks[split]:
+                        ids = checked_ids(block, vocab_size)
+                        file.write(ids.data)
+                        digest.update(ids.data)
+                        num_tokens += len(ids)
+                splits[split] = {"num_tokens": num_tokens, "sha256": digest.hexdigest()}
+            dtype = np.min_scalar_type(vocab_size - 1).str
+            sidecar = json.dumps({"dtype": dtype, "splits": splits}, indent=2)
+            (temporary / SIDECAR).write_text(sidecar)
+    except OSError as error:
+        if not (folder / SIDECAR).exists():
+            raise DataError(
+                f"the tokens could not be written to {folder}: {error.strerror}; nothing is left "
+                "there half-written"
+            ) from error
+
+
+def open_tokens(folder: Path) -> Splits:
+    """What `write_tokens` wrote, after comparing the hash of every byte with the sidecar's.
+
+    Raises:
+      DataError: If anything is missing or was changed.
+    """
+    try:
+        sidecar = json.loads((folder / SIDECAR).read_text())
+        dtype, splits = np.dtype(sidecar["dtype"]), sidecar["splits"]
+        for split, expected in splits.items():
+            with _file(folder, split).open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != expected["sha256"]:
+                    raise ValueError(f"{split} has another hash")
+        return Splits(
+            {
+                split: Tokens(_file(folder, split), dtype, 0, expected["num_tokens"])
+                for split, expected in splits.items()
+            },
+            _joined(expected["sha256"] for expected in splits.values()),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"the tokens in {folder} are damaged ({error}); delete that folder to have them made "
+            "again"
+        ) from error
+
+
+def _file(folder: Path, split: str) -> Path:
+    return folder / f"{split}.bin"
+
+
+def _joined(digests: Iterable[str]) -> str:
+    return hashlib.sha256("".join(digests).encode()).hexdigest()

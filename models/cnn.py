@@ -1,0 +1,211 @@
+"""A residual convolutional network, the paper's image classifier (App. H).
+
+What the paper leaves open is settled as PyTorch does, whose layers its drawing names: convolutions
+with biases, weights and biases initially uniform in ±1/√inputs, BatchNorm with epsilon 1e-5 and
+running averages that keep nine tenths at every step.
+
+Names end in their shape: B batch, Y and X the place in the image, C channels.
+"""
+
+import dataclasses
+import itertools
+import math
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+IMAGE_SHAPE = (32, 32, 3)
+CHANNELS = (64, 128, 128, 128, 256, 512, 512, 512)
+"""Of the convolutions at width 1, in the order drawn."""
+NHWC = ("NHWC", "HWIO", "NHWC")
+
+
+@dataclasses.dataclass(frozen=True)
+class CNNConfig:
+    """The shape of a `CNN`; the defaults are the paper's, 6,575,370 parameters (App. H).
+
+    Attributes:
+      num_classes: number of logits.
+      width: multiplies the number of channels of every layer; a multiple of 1/64.
+      dtype: dtype of activations, convolutions and logits. Parameters, BatchNorm's statistics and
+        their running averages are float32.
+      conv: "auto" is `convolution`, as fast inside a loop as outside; "lax" leaves its gradients to
+        JAX, so that forward-mode differentiation works too; in a loop on a CPU they are slow.
+
+    Raises:
+      ValueError: if there is no class, `width` is not a positive multiple of 1/64, `dtype` is not a
+        floating-point type, or `conv` is unknown.
+    """
+
+    num_classes: int = 10
+    width: float = 1.0
+    dtype: str = "float32"
+    conv: Literal["auto", "lax"] = "auto"
+
+    def __post_init__(self):
+        if self.num_classes < 1:
+            raise ValueError(f"num_classes must be at least 1, got {self.num_classes}.")
+        if not (self.width > 0 and float(64 * self.width).is_integer()):
+            raise ValueError(f"width must be a positive multiple of 1/64, got {self.width}.")
+        if not jnp.issubdtype(jnp.dtype(self.dtype), jnp.floating):
+            raise ValueError(f"dtype must be a floating-point type, got {self.dtype!r}.")
+        if self.conv not in ("auto", "lax"):
+            raise ValueError(f"conv must be 'auto' or 'lax', got {self.conv!r}.")
+
+    @property
+    def channels(self) -> tuple[int, ...]:
+        """Channels that each convolution gives."""
+        return tuple(int(self.width * channels) for channels in CHANNELS)
+
+
+def _plain_convolution(x_BxYxXxC: jax.Array, kernel_3x3xCxD: jax.Array) -> jax.Array:
+    return jax.lax.conv_general_dilated(
+        x_BxYxXxC, kernel_3x3xCxD, (1, 1), ((1, 1), (1, 1)), dimension_numbers=NHWC
+    )
+
+
+@jax.custom_vjp
+def convolution(x_BxYxXxC: jax.Array, kernel_3x3xCxD: jax.Array) -> jax.Array:
+    """3 x 3 convolution at stride 1 with a border of zeros, fast inside loops on CPUs too.
+
+    `jax.lax.conv_general_dilated`, but its gradients on CPUs are written as convolutions of its own
+    layout, with the transpositions spelled out. XLA's CPU backend brings convolutions into that
+    layout at a program's top level alone; those that are left otherwise in the body of a `scan` or
+    `map`, as the gradients JAX derives are, miss its fast path and take ten to a hundred times as
+    long.
+
+    Args:
+      x_BxYxXxC: images, (batch, height, width, channels).
+      kernel_3x3xCxD: (3, 3, channels, new channels), of the same dtype.
+
+    Returns:
+      (batch, height, width, new channels). Only reverse-mode differentiation works.
+
+    Example:
+
+      >>> import jax.numpy as jnp
+      >>> x = jnp.ones((1, 3, 3, 1))
+      >>> print(convolution(x, jnp.ones((3, 3, 1, 1)))[0, :, :, 0])
+      [[4. 6. 4.]
+       [6. 9. 6.]
+       [4. 6. 4.]]
+    """
+    return _plain_convolution(x_BxYxXxC, kernel_3x3xCxD)
+
+
+def _convolution_forward(x, kernel):
+    return _plain_convolution(x, kernel), (x, kernel)
+
+
+def _convolution_backward(inputs, cotangent):
+    return jax.lax.platform_dependent(
+        *inputs, cotangent, cpu=_canonical_gradients, default=_plain_gradients
+    )
+
+
+def _plain_gradients(x, kernel, cotangent):
+    return jax.vjp(_plain_convolution, x, kernel)[1](cotangent)
+
+
+def _canonical_gradients(x_BxYxXxC, kernel_3x3xCxD, cotangent_BxYxXxD):
+    x_grad = _plain_convolution(cotangent_BxYxXxD, kernel_3x3xCxD[::-1, ::-1].swapaxes(2, 3))
+    # Channels take the batch's place and the batch that of the channels, summed over.
+    kernel_grad_Cx3x3xD = _plain_convolution(
+        x_BxYxXxC.transpose(3, 1, 2, 0), cotangent_BxYxXxD.transpose(1, 2, 0, 3)
+    )
+    return x_grad, kernel_grad_Cx3x3xD.transpose(1, 2, 0, 3)
+
+
+convolution.defvjp(_convolution_forward, _convolution_backward)
+
+
+class Block(nnx.Module):
+    """Convolution, BatchNorm and ReLU, in this order.
+
+    In training BatchNorm takes the convolution's bias away again: its gradient is rounding error,
+    of which an adaptive optimizer makes steps of full size. They move the running mean alone.
+    """
+
+    def __init__(self, config: CNNConfig, inputs: int, outputs: int, rngs: nnx.Rngs):
+        self.config = config
+        self.kernel, self.bias = _affine(rngs, (3, 3, inputs, outputs))
+        self.norm = nnx.BatchNorm(
+            outputs, momentum=0.9, epsilon=1e-5, dtype=config.dtype, rngs=rngs
+        )
+
+    def __call__(self, x_BxYxXxC: jax.Array) -> jax.Array:
+        """(batch, height, width, inputs) to (batch, height, width, outputs)."""
+        convolve = convolution if self.config.conv == "auto" else _plain_convolution
+        x_BxYxXxD = convolve(x_BxYxXxC, self.kernel.astype(x_BxYxXxC.dtype))
+        bias_D = self.bias.astype(x_BxYxXxC.dtype)
+        return jax.nn.relu(self.norm(x_BxYxXxD + bias_D[None, None, None]))
+
+
+class CNN(nnx.Module):
+    """The image classifier of the paper's experiments (App. H).
+
+    Example:
+
+      >>> import jax
+      >>> from models.cnn import CNN, CNNConfig
+      >>> from models.functional import functional
+      >>> init, apply = functional(lambda rngs: CNN(CNNConfig(width=1 / 16), rngs=rngs))
+      >>> params, state = init(jax.random.key(0))
+      >>> images = jax.random.normal(jax.random.key(1), (4, 32, 32, 3))
+      >>> logits, state = apply(params, state, images, train=True)
+      >>> logits.shape
+      (4, 10)
+
+    References:
+      Gould and Tanaka, Continuous-Time Analysis of Adaptive Optimization and Normalization, App. H
+    """
+
+    def __init__(self, config: CNNConfig, *, rngs: nnx.Rngs):
+        self.config = config
+        channels = itertools.pairwise((IMAGE_SHAPE[-1], *config.channels))
+        self.blocks = nnx.List([Block(config, *pair, rngs) for pair in channels])
+        self.weights, self.bias = _affine(rngs, (config.channels[-1], config.num_classes))
+
+    def __call__(self, images: jax.Array, *, rngs: nnx.Rngs | None = None) -> jax.Array:
+        """Classifies images.
+
+        Args:
+          images: normalised per channel, (batch, 32, 32, 3).
+          rngs: unused; nothing here is random.
+
+        Returns:
+          Logits, (batch, num_classes).
+
+        Raises:
+          ValueError: if `images` has another shape.
+        """
+        del rngs
+        if images.ndim != 4 or images.shape[1:] != IMAGE_SHAPE:
+            raise ValueError(f"images must be (batch, 32, 32, 3), got {images.shape}.")
+        blocks = self.blocks
+        x = images.astype(self.config.dtype)
+        x = _max_pool(blocks[1](blocks[0](x)), 2)
+        x = x + blocks[3](blocks[2](x))
+        x = _max_pool(blocks[4](x), 2)
+        x = _max_pool(blocks[5](x), 2)
+        x = x + blocks[7](blocks[6](x))
+        x = _max_pool(x, 4)[:, 0, 0]  # (batch, features)
+        return x @ self.weights.astype(x.dtype) + self.bias.astype(x.dtype)[None]
+
+
+def _affine(rngs: nnx.Rngs, shape: tuple[int, ...]) -> tuple[nnx.Param, nnx.Param]:
+    """Weights of that shape, inputs first, and biases."""
+    *input_shape, outputs = shape
+    inputs = math.prod(input_shape)
+    bound = 1 / math.sqrt(inputs)
+    # Drawn together: every call of the generator adds to the time that compilation takes.
+    values = jax.random.uniform(rngs.params(), (inputs + 1, outputs), jnp.float32, -bound, bound)
+    return nnx.Param(values[:-1].reshape(shape)), nnx.Param(values[-1])
+
+
+def _max_pool(x_BxYxXxC: jax.Array, size: int) -> jax.Array:
+    """The largest of every `size` x `size` window."""
+    b, y, x, c = x_BxYxXxC.shape
+    return x_BxYxXxC.reshape(b, y // size, size, x // size, size, c).max((2, 4))

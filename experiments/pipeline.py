@@ -31,13 +31,19 @@ from experiments.running import Run, say
 
 PRESENTATION = {
     "__main__",
+    "coarse_graining_plot",
     "config",
+    "inner_products_plot",
     "judging",
     "max_update_plot",
+    "norm_dynamics_plot",
     "pipeline",
     "plotting",
     "report",
     "results",
+    "solver_cost_plot",
+    "trajectories_plot",
+    "two_adam_analogy_plot",
 }
 """Modules of this package without influence on numbers: a change there recomputes nothing."""
 

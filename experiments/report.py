@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import numpy as np
 import xarray as xr
 
 from experiments.claims import CLAIMS
@@ -35,7 +36,8 @@ class Section:
       origin: One of `ORIGINS`.
       attrs: The dataset's attributes.
       caption: With the configuration's values filled in.
-      numbers: Label, value, units of every scalar in the dataset.
+      numbers: Label, value with its interval, units of every scalar in the dataset and of every
+        variable over `end` alone.
       images: PNGs as data URIs.
       judgements: Its claims.
     """
@@ -154,11 +156,22 @@ def _section(where: Place, origin: str) -> Section:
 
 
 def _numbers(dataset: xr.Dataset) -> tuple[tuple[str, str, str], ...]:
-    scalars = [array for array in dataset.data_vars.values() if array.ndim == 0]
+    """Scalars, and values with an interval."""
+    stated = [array for array in dataset.data_vars.values() if array.dims in ((), ("end",))]
     return tuple(
-        (array.attrs["long_name"], number(float(array)), array.attrs.get("units", ""))
-        for array in scalars
+        (array.attrs["long_name"], _stated(array.values), array.attrs.get("units", ""))
+        for array in stated
     )
+
+
+def _stated(values: np.ndarray) -> str:
+    """A number, with its interval where it has one.
+
+    >>> _stated(np.array(2.0)), _stated(np.array([2.0, 1.5, 2.5]))
+    ('2', '2 [1.5, 2.5]')
+    """
+    value, *ends = map(number, values.ravel().tolist())
+    return f"{value} [{', '.join(ends)}]" if ends else value
 
 
 def _data_uri(path: Path) -> str:

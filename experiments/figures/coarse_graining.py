@@ -1,0 +1,359 @@
+"""One second moment for a whole query or key matrix: is Assumption 2 harmless? (Fig. 9).
+
+Three runs side by side from the same weights: Adam, Adam with coarse-graining on the same batches
+and dropout, and Adam again on others, which says how much a difference means.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import xarray as xr
+from matplotlib import axes, figure
+
+from experiments import plotting
+from experiments.config import TrainingConfig
+from experiments.figures import Figure
+from experiments.intervals import END_LABEL, ENDS, mean_interval, means_over_seeds
+from experiments.max_updates import SMOKE_MODEL
+from experiments.results import labelled
+from experiments.running import Run
+from experiments.tasks import Task, language_task
+from kadam_jax.invariance import scale_by_coarse_grained_normalization
+from models.nanogpt import GPTConfig, query_key_slices
+
+RUNS = {
+    "adam": ("Adam", "black", "-"),
+    "coarse": ("coarse-grained", "tab:red", "--"),
+    "reordered": ("Adam, other batches", "tab:blue", ":"),
+}
+"""Label, colour and line of every run."""
+QUERIES_AND_KEYS = np.array([True, True, False]).reshape(3, 1, 1)
+"""Of a (width, 3, heads, head_size) leaf."""
+PARTS = ("slices", "others")
+
+
+@dataclass(frozen=True)
+class Config(TrainingConfig):
+    """What is trained.
+
+    Attributes:
+      b1: γ.
+      b2: β.
+      num_parameters: Single entries of queries and keys whose trajectories are kept.
+      eval_every: Steps between two evaluations, a divisor of num_steps.
+      eval_batches: Held-out batches in an evaluation, the same in all of them.
+    """
+
+    model: GPTConfig = field(default_factory=lambda: GPTConfig(qk_norm=True))
+    b1: float = 0.9
+    b2: float = 0.999
+    num_parameters: int = 16
+    eval_every: int = 50
+    eval_batches: int = 16
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name in ("num_parameters", "eval_batches"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.eval_every < 1 or self.num_steps % self.eval_every:
+            raise ValueError(
+                f"eval_every must divide num_steps={self.num_steps}, got {self.eval_every}"
+            )
+
+
+def compute(config: Config, run: Run) -> xr.Dataset:
+    """One sweep over seeds, all three runs in each member; then `analyse`."""
+    if run.corpus is None:
+        raise ValueError("run.corpus must be a corpus to train on, got None")
+    task = language_task(config.model, run.corpus, config.batch)
+    seeds = {"seed": np.array(config.seeds)}
+    trained = run.sweep("runs", member(config, task), seeds, chunk_size=config.chunk_size)
+    return analyse(config, trained)
+
+
+def optimizer(config: Config, coarse: jax.Array) -> optax.GradientTransformation:
+    """Adam, its second moment shared within each query and key matrix if `coarse`, traced."""
+    return optax.chain(
+        scale_by_coarse_grained_normalization(
+            lambda path, leaf: (0, 3) if path.endswith("qkv") else (),
+            config.b1,
+            config.b2,
+            config.eps,
+            where=lambda path, leaf: coarse & QUERIES_AND_KEYS if path.endswith("qkv") else True,
+        ),
+        optax.scale_by_learning_rate(config.learning_rate),
+    )
+
+
+def member(config: Config, task: Task) -> Callable[[Mapping], dict[str, jax.Array]]:
+    """A member function: the three runs in step.
+
+    Args:
+      config: Of the optimizer and of what is kept.
+      task: What is trained.
+
+    Returns:
+      A function of a member with `seed` to `loss` (num_steps, 3), of the training batches;
+      `trajectory` (num_steps, 3, num_parameters), parameters after each step; `distance` and
+      `moved` (num_steps, 3, 2), norms over the queries and keys and over all else of the difference
+      to the first run and to the initial weights; and `heldout_loss` (num_evals, 3).
+    """
+
+    def fn(member):
+        init_key, run_key = jax.random.split(jax.random.key(member["seed"]))
+        other_key, heldout_key = jax.random.split(jax.random.fold_in(run_key, config.num_steps))
+        params, model_state = task.init(init_key)
+        runs = jnp.array([False, True, False]), jnp.stack([run_key, run_key, other_key])
+        heldout = jax.vmap(task.sample_heldout)(jax.random.split(heldout_key, config.eval_batches))
+        kept = chosen_entries(config, _split(params)[0])
+
+        def start(coarse, run_key):
+            return params, model_state, optimizer(config, coarse).init(params)
+
+        def step(coarse, run_key, carry, index):
+            params, model_state, opt_state = carry
+            sample_key, dropout_key = jax.random.split(jax.random.fold_in(run_key, index))
+            (loss, model_state), grads = jax.value_and_grad(task.loss, has_aux=True)(
+                params, model_state, task.sample(sample_key), dropout_key
+            )
+            updates, opt_state = optimizer(config, coarse).update(grads, opt_state, params)
+            return (optax.apply_updates(params, updates), model_state, opt_state), loss
+
+        def step_all(carry, index):
+            carry, loss = jax.vmap(step, (0, 0, 0, None))(*runs, carry, index)
+            after = carry[0]
+            first = jax.tree.map(lambda x: x[:1], after)
+            slices = jax.vmap(lambda tree: _split(tree)[0])(after)
+            return carry, {
+                "loss": loss,
+                "trajectory": slices[(slice(None), *kept)],
+                "distance": _norms(after, first),
+                "moved": _norms(after, jax.tree.map(lambda x: x[None], params)),
+            }
+
+        def evaluate(carry):
+            def of_run(params, model_state):
+                losses = jax.lax.map(lambda b: task.evaluate(params, model_state, b), heldout)
+                return losses.mean()
+
+            return jax.vmap(of_run)(*carry[:2])
+
+        def until_evaluation(carry, indices):
+            carry, records = jax.lax.scan(step_all, carry, indices)
+            return carry, (records, evaluate(carry))
+
+        indices = jnp.arange(config.num_steps).reshape(-1, config.eval_every)
+        _, (records, heldout_loss) = jax.lax.scan(until_evaluation, jax.vmap(start)(*runs), indices)
+        records = {name: x.reshape(config.num_steps, *x.shape[2:]) for name, x in records.items()}
+        return records | {"heldout_loss": heldout_loss}
+
+    return fn
+
+
+def chosen_entries(config: Config, slices: jax.Array) -> tuple[np.ndarray, ...]:
+    """Places of single entries among all slices, at random, the same for all members."""
+    flat = np.random.default_rng(0).choice(slices.size, config.num_parameters, replace=False)
+    return np.unravel_index(flat, slices.shape)
+
+
+def _split(tree: Mapping) -> tuple[jax.Array, list[jax.Array]]:
+    """Queries and keys of all heads, (num_slices, width, head_size), and all else."""
+    others = [
+        leaf[:, 2] if path[-1].key == "qkv" else leaf
+        for path, leaf in jax.tree.leaves_with_path(tree)
+    ]
+    return jnp.stack(list(query_key_slices(tree).values())), others
+
+
+def _norms(trees: Mapping, origin: Mapping) -> jax.Array:
+    """Norms of trees less `origin`, over both parts, shape (num_runs, 2)."""
+    differences = jax.tree.map(jnp.subtract, trees, origin)
+    return jax.vmap(lambda tree: jnp.stack([optax.tree.norm(x) for x in _split(tree)]))(differences)
+
+
+def analyse(config: Config, trained: Mapping[str, np.ndarray]) -> xr.Dataset:
+    """Trajectories and losses of all three runs, and the distances between them.
+
+    Args:
+      config: Names the seeds.
+      trained: What `member`'s function returns, seeds first.
+
+    Returns:
+      The figure's dataset.
+    """
+    last = np.arange(config.eval_every, config.num_steps + 1, config.eval_every)
+    moved = trained["moved"][:, :, :1]  # of the first run
+    data = xr.Dataset(
+        {
+            "loss": (("seed", "step", "run"), trained["loss"]),
+            "trajectory": (("seed", "step", "run", "parameter"), trained["trajectory"]),
+            "moved": (("seed", "step", "run", "part"), trained["moved"]),
+            "distance": (("seed", "step", "run", "part"), trained["distance"] / moved),
+            "heldout_loss": (("seed", "eval_step", "run"), trained["heldout_loss"]),
+        },
+        {
+            "seed": np.array(config.seeds),
+            "step": np.arange(1, config.num_steps + 1),
+            "eval_step": last,
+            "run": list(RUNS),
+            "part": list(PARTS),
+            "parameter": np.arange(trained["trajectory"].shape[-1]),
+            "end": list(ENDS),
+        },
+    )
+    numbers, labels = means_over_seeds(_statistics(data))
+    return labelled(data.assign(numbers), LABELS | labels | END_LABEL)
+
+
+def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
+    distance, loss = data.distance.isel(step=-1), data.heldout_loss.isel(eval_step=-1)
+    return {
+        f"distance_{run}_{part}": (
+            distance.sel(run=run, part=part),
+            f"distance of {RUNS[run][0]} from Adam over Adam's displacement at the end, {where}",
+            "1",
+        )
+        for run in ("coarse", "reordered")
+        for part, where in (("slices", "queries and keys"), ("others", "all other parameters"))
+    } | {
+        f"harm_{run}": (
+            loss.sel(run=run) - loss.sel(run="adam"),
+            f"held-out loss at the end, {RUNS[run][0]} less Adam",
+            "nat/token",
+        )
+        for run in ("coarse", "reordered")
+    }
+
+
+LABELS = {
+    "loss": ("mean cross-entropy of the training batch", "nat/token"),
+    "trajectory": ("value of a single entry of a query or key matrix", "1"),
+    "moved": ("norm of θ_n - θ_0", "1"),
+    "distance": ("distance from the first run over how far that has moved", "1"),
+    "heldout_loss": ("mean cross-entropy of held-out batches", "nat/token"),
+    "run": ("run", "1"),
+    "seed": ("seed", "1"),
+    "step": ("optimizer steps done, n", "step"),
+    "eval_step": ("optimizer steps done, n", "step"),
+    "part": ("queries and keys, or all other parameters", "1"),
+    "parameter": ("place among the entries that were drawn", "1"),
+}
+
+
+def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
+    """Trajectories as in the paper, distances beside chance, and the loss."""
+    canvas, grid = plotting.canvas(13, 7.2, nrows=2, ncols=3)
+    panels = (
+        lambda panel, data: _trajectories(panel, data, "coarse"),
+        lambda panel, data: _distances(panel, data, "slices"),
+        lambda panel, data: _distances(panel, data, "others"),
+        lambda panel, data: _trajectories(panel, data, "reordered"),
+        _losses,
+        _differences,
+    )
+    for letter, panel, draw in zip("abcdef", grid.flat, panels, strict=True):
+        panel.set_title(f"({letter}) {draw(panel, dataset)}", loc="left")
+        panel.set_xlabel("step n")
+    return {"": canvas}
+
+
+def _trajectories(panel: axes.Axes, data: xr.Dataset, other: str) -> str:
+    first = data.trajectory.isel(seed=0)
+    for place in range(first.sizes["parameter"]):
+        for run in ("adam", other):
+            style = {"color": f"C{place % 10}", "linestyle": RUNS[run][2], "linewidth": 1}
+            panel.plot(first.step, first.sel(run=run)[:, place], **style)
+    for run in ("adam", other):
+        panel.plot([], [], RUNS[run][2], color="0.3", label=RUNS[run][0])
+    top, bottom = first.max().item(), first.min().item()
+    span = top - bottom
+    panel.set(ylabel="W_ij", ylim=(bottom - 0.05 * span, top + 0.25 * span))
+    panel.legend(loc="upper left", ncols=2)
+    return f"{first.sizes['parameter']} entries of queries and keys, one seed"
+
+
+def _distances(panel: axes.Axes, data: xr.Dataset, part: str) -> str:
+    for run in ("coarse", "reordered"):
+        label, colour, line = RUNS[run]
+        values = data.distance.sel(run=run, part=part)
+        panel.fill_between(
+            data.step, values.min("seed"), values.max("seed"), color=colour, alpha=0.15, linewidth=0
+        )
+        panel.plot(data.step, values.mean("seed"), line, color=colour, label=label)
+    panel.set(ylabel="distance from Adam / displacement", ylim=(0, None))
+    panel.legend(loc="lower right")
+    where = {"slices": "queries and keys", "others": "all other parameters"}[part]
+    return f"{where}: mean and range over seeds"
+
+
+def _losses(panel: axes.Axes, data: xr.Dataset) -> str:
+    for run, (label, colour, line) in RUNS.items():
+        values = data.heldout_loss.sel(run=run)
+        panel.plot(data.eval_step, values.mean("seed"), line, color=colour, label=label)
+    panel.set(ylabel="held-out loss (nat/token)")
+    panel.legend(loc="upper right")
+    return "held-out loss, mean over seeds"
+
+
+def _differences(panel: axes.Axes, data: xr.Dataset) -> str:
+    plain = data.heldout_loss.sel(run="adam")
+    for run in ("reordered", "coarse"):
+        label, colour, _ = RUNS[run]
+        difference = data.heldout_loss.sel(run=run) - plain
+        ends = np.array(
+            [mean_interval(column) for column in difference.transpose("eval_step", ...)]
+        )
+        errors = abs(ends[:, 1:] - ends[:, :1]).T
+        panel.errorbar(
+            data.eval_step, ends[:, 0], errors, color=colour, label=label, capsize=2, marker="o"
+        )
+    panel.axhline(0, color="black", linewidth=0.8)
+    panel.set(ylabel="held-out loss less Adam's (nat/token)")
+    panel.legend(loc="lower right")
+    return "the same, paired: mean and 95% interval"
+
+
+SMALL = GPTConfig(vocab_size=256, context=32, num_layers=2, num_heads=2, width=64, qk_norm=True)
+
+FIGURE = Figure(
+    name="coarse_graining",
+    title="One second moment for each query and key matrix",
+    paper="Fig. 9",
+    caption="nanoGPT with qk-norm ({model.num_layers} layers, {model.num_heads} heads, width "
+    "{model.width}) on the {corpus} corpus, η = {learning_rate:g}, (β, γ) = ({b2:g}, {b1:g}), "
+    "batch {batch}, dropout {model.dropout:g}, {num_seeds} seeds. Three runs from the same "
+    "weights: Adam; Adam whose second moment is the mean over each query and key matrix "
+    "(Assumption 2), on the same batches and dropout; and Adam on other batches and dropout, the "
+    "control. (a, d) {num_parameters} single entries of one seed. (b, c) Norm of the difference to "
+    "the first run over the norm of what that has moved since the start. (e, f) Loss of "
+    "{eval_batches} held-out batches, and its difference to the first run's.",
+    presets={
+        "smoke": Config(
+            model=replace(SMOKE_MODEL, num_heads=2, qk_norm=True),
+            batch=2,
+            num_steps=40,
+            num_seeds=2,
+            num_parameters=4,
+            eval_every=10,
+            eval_batches=2,
+        ),
+        "laptop": Config(model=SMALL, num_seeds=8),
+        "paper": Config(batch=64, num_steps=1000, chunk_size=1),
+    },
+    compute=compute,
+    plot=plot,
+    minimum={
+        "model.num_layers": 2,
+        "model.width": 64,
+        "model.context": 32,
+        "batch": 8,
+        "num_steps": 400,
+        "num_seeds": 5,
+        "eval_batches": 16,
+    },
+)

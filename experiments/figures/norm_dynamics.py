@@ -1,0 +1,400 @@
+"""‖W‖² of scale-invariant weights: what Theorem 2 predicts, and what it leaves out (Fig. 5).
+
+The theorem drops ⟨W, u⟩, which is of the same order as what it keeps as soon as there is momentum.
+On the discrete run at λ = 0 the full form is an identity, so it is tested on the flow.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import xarray as xr
+
+from experiments.config import TrainingConfig
+from experiments.figures import Figure
+from experiments.intervals import END_LABEL, ENDS, means_over_seeds
+from experiments.norm_dynamics_plot import plot
+from experiments.results import labelled
+from experiments.running import Run
+from experiments.tasks import Task, language_task
+from experiments.train import train_member
+from kadam_jax.flow import solve_flow
+from kadam_jax.invariance import momentum_factor, record_squared_norm
+from kadam_jax.members import grid, points
+from kadam_jax.optimizer import scale_by_kadam
+from models.nanogpt import GPTConfig, query_key_slices
+
+LARGE = GPTConfig(qk_norm=True)
+FORMS = ("theorem", "full", "velocity")
+"""Theorem 2, with -2⟨W, u⟩, and with that and ‖dW/dt‖² in place of ‖u‖²."""
+TERMS = ("decayed", "growth", "radial")
+"""Of `RecordSquaredNormState`."""
+
+Member = Mapping[str, jax.Array]
+
+
+@dataclass(frozen=True)
+class Config(TrainingConfig):
+    """What is trained and solved.
+
+    Attributes:
+      b1: γ of the trajectories.
+      b1s: γ of the runs without decay that the growth is compared over; b1 is one of them.
+      b2: β.
+      weight_decay: λ > 0 of the runs with decoupled decay, on matrices.
+      initial_scale: Factor on W_0 of the runs that ask whether ‖W‖² forgets it.
+      num_slices: Queries and keys of single heads, chosen at random.
+      flow_model: The network on the flow, without dropout; its slices should have 4096 entries or
+        more.
+      flow_b1s: γ on the flow.
+      flow_steps: Optimizer steps that the flow lasts.
+      substeps: Substeps of the exponential integrator in a step.
+    """
+
+    model: GPTConfig = LARGE
+    num_steps: int = 300
+    b1: float = 0.9
+    b1s: tuple[float, ...] = (0.0, 0.5, 0.8, 0.9, 0.95)
+    b2: float = 0.999
+    weight_decay: float = 3.0
+    initial_scale: float = 2.0
+    num_slices: int = 16
+    flow_model: GPTConfig = field(default_factory=lambda: LARGE)
+    flow_b1s: tuple[float, ...] = (0.01, 0.5, 0.8, 0.9)
+    flow_steps: int = 256
+    substeps: int = 8
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name in ("model", "flow_model"):
+            if not getattr(self, name).qk_norm:
+                raise ValueError(f"{name}.qk_norm must be true: else no weight is scale-invariant")
+        if self.b1 not in self.b1s:
+            raise ValueError(f"b1 must be one of b1s={self.b1s}, got {self.b1}")
+        if not all(0 < b1 < 1 for b1 in self.flow_b1s):
+            raise ValueError(f"flow_b1s must be in (0, 1), got {self.flow_b1s}")
+        if not self.weight_decay > 0:
+            raise ValueError(f"weight_decay must be above 0, got {self.weight_decay}")
+        if not (self.initial_scale > 0 and self.initial_scale != 1):
+            raise ValueError(f"initial_scale must be positive, not 1, got {self.initial_scale}")
+        if not 1 <= self.num_slices <= self.num_available:
+            raise ValueError(
+                f"num_slices must be from 1 to {self.num_available}, the queries and keys that the "
+                f"model has, got {self.num_slices}"
+            )
+
+    @property
+    def num_available(self) -> int:
+        """Queries and keys of single heads in the model."""
+        return 2 * self.model.num_layers * self.model.num_heads
+
+    @property
+    def chosen(self) -> np.ndarray:
+        """Which of them are followed, the same for all members."""
+        chosen = np.random.default_rng(0).choice(self.num_available, self.num_slices, replace=False)
+        return np.sort(chosen)
+
+
+def compute(config: Config, run: Run) -> xr.Dataset:
+    """A sweep of discrete runs and one of flows; then `analyse`."""
+    b1, decay, scale = config.b1, config.weight_decay, config.initial_scale
+    rows = [(b1, 0, 1) for b1 in config.b1s] + [(b1, 0, scale), (b1, decay, 1), (b1, decay, scale)]
+    b1, weight_decay, scale = np.array(rows, float).T
+    runs = grid(point=points(b1=b1, weight_decay=weight_decay, scale=scale), seed=config.seeds)
+    flows = grid(b1=np.array(config.flow_b1s), seed=config.seeds)
+    sweeps = {
+        "discrete": (discrete_member(config, _task(config, config.model, run)), runs),
+        "flow": (flow_member(config, _task(config, config.flow_model, run)), flows),
+    }
+    results = {}
+    for name, (fn, members) in sweeps.items():
+        arrays = run.sweep(name, fn, members, chunk_size=config.chunk_size)
+        results[name] = {
+            key: array.reshape(*members.shape, *array.shape[1:]) for key, array in arrays.items()
+        }
+    return analyse(config, results["discrete"], results["flow"])
+
+
+def _task(config: Config, model: GPTConfig, run: Run) -> Task:
+    if run.corpus is None:
+        raise ValueError("run.corpus must be a corpus to train on, got None")
+    return language_task(model, run.corpus, config.batch)
+
+
+def _stack(tree: Mapping[str, Any]) -> jax.Array:
+    """Queries and keys of all heads as one array, (num_slices, width, head_size)."""
+    return jnp.stack(list(query_key_slices(tree).values()))
+
+
+def _inner(a: jax.Array, b: jax.Array) -> jax.Array:
+    return jnp.sum(a * b, axis=(1, 2))
+
+
+def _observed(recorder: optax.GradientTransformation, pick: Callable) -> Any:
+    """`recorder`, for what `pick` takes from the updates and the parameters."""
+
+    def update(updates, state, params=None):
+        return updates, recorder.update(pick(updates), state, pick(params))[1]
+
+    return optax.GradientTransformation(lambda params: recorder.init(pick(params)), update)
+
+
+def _squared_norm_after() -> optax.GradientTransformation:
+    """Has ‖W‖² after the step as its state; stands at a chain's end."""
+    return optax.GradientTransformation(
+        lambda w: _inner(w, w), lambda step, _, w: (step, _inner(w + step, w + step))
+    )
+
+
+def _scaled(params: Any, factor: jax.Array) -> Any:
+    """The parameters with all queries and keys multiplied, which leaves the loss as it is."""
+
+    def of_leaf(path, leaf):
+        return leaf.at[:, :2].multiply(factor) if path[-1].key == "qkv" else leaf
+
+    return jax.tree_util.tree_map_with_path(of_leaf, params)
+
+
+def discrete_member(config: Config, task: Task) -> Callable[[Member], dict[str, jax.Array]]:
+    """Adam's run: ‖W‖² after every step and the terms that predict it, (num_steps, num_slices)."""
+
+    def fn(member):
+        rate, weight_decay = config.learning_rate, member["weight_decay"]
+
+        def init(key):
+            params, state = task.init(key)
+            return _scaled(params, member["scale"]), state
+
+        def pick(tree):
+            return _stack(tree)[config.chosen]
+
+        terms = record_squared_norm(rate, weight_decay, axes=(1, 2))
+        optimizer = optax.chain(
+            scale_by_kadam(1, (member["b1"],), (config.b2,), config.eps),
+            _observed(terms, pick),
+            optax.add_decayed_weights(
+                weight_decay, lambda p: jax.tree.map(lambda x: x.ndim > 1, p)
+            ),
+            optax.scale_by_learning_rate(rate),
+            _observed(_squared_norm_after(), pick),
+        )
+
+        def read(opt_state):
+            _, record, _, _, true = opt_state
+            return {term: getattr(record, term) for term in TERMS} | {"true": true}
+
+        return train_member(
+            task._replace(init=init),
+            optimizer,
+            seed=member["seed"],
+            num_steps=config.num_steps,
+            read=read,
+        ).read
+
+    return fn
+
+
+def flow_member(config: Config, task: Task) -> Callable[[Member], dict[str, jax.Array]]:
+    """The flow: growth of ‖W‖² and what each form says of it, and ‖W_0‖², of every slice."""
+    rate = config.learning_rate
+
+    def squared_norm_and_integrals(state):
+        return _inner(_stack(state.params), _stack(state.params)), state.integral
+
+    def integrand(state):
+        w, u, velocity = map(_stack, (state.params, state.updates[-1], state.velocity))
+        return {"radial": _inner(w, u), "u": _inner(u, u), "velocity": _inner(velocity, velocity)}
+
+    def fn(member):
+        init_key, sample_key = jax.random.split(jax.random.key(member["seed"]))
+        params, model_state = task.init(init_key)
+        keys = jax.random.split(sample_key, config.flow_steps)
+        solution = solve_flow(
+            jax.grad(lambda params, batch: task.evaluate(params, model_state, batch)),
+            params,
+            learning_rate=rate,
+            num_steps=config.flow_steps,
+            substeps=config.substeps,
+            b1=(member["b1"],),
+            b2=(config.b2,),
+            eps=config.eps,
+            batches=jax.vmap(task.sample)(keys),
+            save=squared_norm_and_integrals,
+            integrand=integrand,
+            method="exponential",
+        )
+        squared_norm, integrals = solution.saved
+        u, velocity, radial = (integrals[key][-1] for key in ("u", "velocity", "radial"))
+        return {
+            "initial": squared_norm[0],
+            "true": squared_norm[-1] - squared_norm[0],
+            "theorem": rate * u,
+            "full": rate * u - 2 * radial,
+            "velocity": rate * velocity - 2 * radial,
+        }
+
+    return fn
+
+
+def analyse(
+    config: Config, discrete: Mapping[str, np.ndarray], flow: Mapping[str, np.ndarray]
+) -> xr.Dataset:
+    """Trajectories and growths beside what each form predicts.
+
+    Args:
+      config: Names the members.
+      discrete: `decayed`, `growth`, `radial`, `true`, each (num_points, num_seeds, num_steps,
+        num_slices), points as `compute` has them.
+      flow: `initial`, `true` and a growth for each of `FORMS`, each (num_flow_b1s, num_seeds,
+        num_flow_slices).
+
+    Returns:
+      The figure's dataset.
+    """
+    num_b1s, place = len(config.b1s), config.b1s.index(config.b1)
+    scaled, plain = [num_b1s, num_b1s + 2], [place, num_b1s + 1]
+    rates = np.r_[np.zeros(num_b1s + 1), [config.weight_decay] * 2]
+    per_step = {key: np.moveaxis(array.astype(float), -1, -2) for key, array in discrete.items()}
+    one_step = np.exp(2 * rates * config.learning_rate)
+    initial = per_step["decayed"][..., :1] * one_step[:, None, None, None]
+    start = {"decayed": initial, "true": initial, "growth": 0 * initial, "radial": 0 * initial}
+    true, decayed, growth, radial = (
+        np.concatenate([start[key], per_step[key]], axis=-1) for key in ("true", *TERMS)
+    )
+    grown = (true - initial)[:num_b1s, ..., -1]
+    factor = np.asarray(momentum_factor(np.array(config.b1s)), float)
+    apart = true[scaled] - true[plain]
+    trajectory, of_flow = ("decay", "seed", "slice", "step"), ("flow_b1", "seed", "flow_slice")
+    data = xr.Dataset(
+        {
+            "true": (trajectory, true[plain]),
+            "theorem": (trajectory, (decayed + growth)[plain]),
+            "corrected": (trajectory, (decayed + factor[place] * growth)[plain]),
+            "full": (trajectory, (decayed + growth + radial)[plain]),
+            "memory": (trajectory, apart / apart[..., :1]),
+            "growth_ratio": (("b1", "seed", "slice"), grown / growth[:num_b1s, ..., -1]),
+            "momentum_factor": ("b1", factor),
+            "flow_growth": (
+                ("form", *of_flow),
+                np.stack([flow[form] / flow["true"] for form in FORMS]),
+            ),
+            "flow_share": (of_flow, flow["true"] / flow["initial"]),
+            "flow_smallest_share": (flow["true"] / flow["initial"]).min(),
+        },
+        {
+            "decay": ["λ = 0", "λ > 0"],
+            "weight_decay": ("decay", [0.0, config.weight_decay]),
+            "seed": np.array(config.seeds),
+            "slice": config.chosen,
+            "step": np.arange(config.num_steps + 1),
+            "b1": np.array(config.b1s),
+            "form": list(FORMS),
+            "flow_b1": np.array(config.flow_b1s),
+            "end": list(ENDS),
+        },
+    )
+    numbers, labels = means_over_seeds(_statistics(data))
+    return labelled(data.assign(numbers), LABELS | labels | END_LABEL)
+
+
+def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
+    """The numbers that the report states."""
+    last = data.isel(step=-1)
+    stated = {
+        f"{form}_error_{place}": (
+            abs(last[form] / last.true - 1)[place].median("slice"),
+            f"relative error of ‖W‖² at the end, {form}, {decay}",
+        )
+        for form in ("theorem", "corrected")
+        for place, decay in enumerate(data.decay.values)
+    }
+    stated |= {
+        f"growth_ratio_{b1:g}": (
+            data.growth_ratio.sel(b1=b1).median("slice"),
+            f"growth over Theorem 2's at γ = {b1:g}, where (1+γ)/(1-γ) = {momentum_factor(b1):.3g}",
+        )
+        for b1 in data.b1.values
+    }
+    stated |= {
+        f"flow_{form}_{b1:g}": (
+            data.flow_growth.sel(form=form, flow_b1=b1).median("flow_slice"),
+            f"predicted over true growth on the flow, {form}, γ = {b1:g}",
+        )
+        for form in FORMS
+        for b1 in data.flow_b1.values
+    }
+    return {name: (*entry, "1") for name, entry in stated.items()}
+
+
+LABELS = {
+    "true": ("‖W‖² of a query or key matrix", "1"),
+    "theorem": ("‖W‖² by Theorem 2", "1"),
+    "corrected": ("‖W‖² by Theorem 2, its growth times (1+γ)/(1-γ)", "1"),
+    "full": ("‖W‖² by the full form, with -2⟨W,u⟩", "1"),
+    "memory": ("share of a difference in ‖W_0‖² that is left in ‖W‖²", "1"),
+    "growth_ratio": ("growth of ‖W‖² over Theorem 2's at the last step, λ = 0", "1"),
+    "momentum_factor": ("(1+γ)/(1-γ)", "1"),
+    "flow_growth": ("predicted growth of ‖W‖² over the true one at the flow's end", "1"),
+    "flow_share": ("growth of ‖W‖² on the flow over ‖W_0‖²", "1"),
+    "decay": ("decoupled weight decay", "1"),
+    "weight_decay": ("λ", "1/learning rate"),
+    "seed": ("seed", "1"),
+    "slice": ("place among the queries and keys of all layers and heads", "1"),
+    "step": ("optimizer steps done, n", "step"),
+    "b1": ("γ", "1"),
+    "form": ("prediction", "1"),
+    "flow_b1": ("γ on the flow", "1"),
+    "flow_smallest_share": ("smallest growth of a slice on the flow over ‖W_0‖²", "1"),
+}
+
+SMALL = GPTConfig(vocab_size=256, context=32, num_layers=2, num_heads=8, width=64, qk_norm=True)
+TINY = replace(SMALL, context=8, num_layers=1, num_heads=2, width=16)
+
+FIGURE = Figure(
+    name="norm_dynamics",
+    title="‖W‖² of queries and keys: Theorem 2 and what it leaves out",
+    paper="Fig. 5",
+    caption="nanoGPT with qk-norm ({model.num_layers} layers, {model.num_heads} heads, width "
+    "{model.width}) on the {corpus} corpus by Adam, η = {learning_rate:g}, (β, γ) = ({b2:g}, "
+    "{b1:g}), batch {batch}, {num_seeds} seeds; {num_slices} queries and keys of single heads "
+    "chosen at random. (a, b) ‖W‖² of one seed's slices, true and by Theorem 2, without weight "
+    "decay as in the paper (whose figure ends at n = 100) and with λ = {weight_decay:g}. (c) "
+    "Relative error of ‖W‖², mean over slices and seeds with the seeds' range; the full form keeps "
+    "-2⟨W,u⟩, which at λ = 0 makes it an identity of the discrete step: there its error is "
+    "rounding and proves nothing. (d) Growth of ‖W‖² over {num_steps} steps, over Theorem 2's. (e) "
+    "Where no form is an identity, the continuous-time flow ({flow_model.num_layers} layers, "
+    "{flow_model.num_heads} heads, width {flow_model.width}, {flow_steps} steps, no dropout): "
+    "relative error of the predicted growth, with lines at 1% and 5%. (f) How much is left of a "
+    "difference in ‖W_0‖²: a moving average forgets, a sum does not. Second page: every slice of "
+    "one seed relative to ‖W_0‖², λ = 0 above and λ > 0 below.",
+    presets={
+        "smoke": Config(
+            model=TINY,
+            batch=2,
+            num_steps=40,
+            num_seeds=2,
+            num_slices=4,
+            flow_model=TINY,
+            flow_b1s=(0.5, 0.9),
+            flow_steps=20,
+            substeps=2,
+        ),
+        "laptop": Config(model=SMALL, flow_model=replace(SMALL, num_layers=1, num_heads=1)),
+        "paper": Config(batch=64, chunk_size=1),
+    },
+    compute=compute,
+    plot=plot,
+    minimum={
+        "model.width": 64,
+        "num_steps": 300,
+        "num_seeds": 5,
+        "num_slices": 16,
+        "flow_model.width": 64,
+        "flow_steps": 256,
+        "substeps": 8,
+    },
+)

@@ -1,0 +1,450 @@
+"""2-Adam with γ₂ = 0 beside Adam with a normalisation layer: the paper's analogy, measured (§4.2).
+
+A layer that makes queries and keys scale-invariant divides their update u by ‖W‖, which moves with
+a moving average of ‖u‖²; 2-Adam's second stage divides by the root of such an average at once. Only
+queries and keys decay: with λ = 1/(2ηT) the average that ‖W‖² is spans T steps at every η.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import xarray as xr
+from jax.typing import ArrayLike
+from scipy import signal
+
+from experiments.config import TrainingConfig
+from experiments.figures import Figure
+from experiments.intervals import END_LABEL, ENDS, means_over_seeds
+from experiments.results import labelled
+from experiments.running import Run
+from experiments.tasks import Task, language_task
+from experiments.train import train_member
+from experiments.two_adam_analogy_plot import plot
+from kadam_jax.invariance import (
+    momentum_factor,
+    radial_inner_products,
+    scale_by_coarse_grained_normalization,
+    squared_norm_average,
+)
+from kadam_jax.members import grid
+from kadam_jax.normalization import scale_by_adaptive_normalization
+from kadam_jax.optimizer import scale_by_kadam
+from models.nanogpt import GPTConfig, query_key_slices
+
+RUNNING_MEAN = 1 - 1e-6
+"""β₂ where λ = 0 asks for 1, of which a bias-corrected average makes 0/0: the limit, a mean."""
+SPLITS = ("train", "heldout")
+
+MemberFunction = Callable[[Mapping[str, jax.Array]], dict[str, jax.Array]]
+
+
+@dataclass(frozen=True)
+class Config(TrainingConfig):
+    """What is trained.
+
+    Attributes:
+      learning_rates: Those that the optimizers are compared at, from the lowest; learning_rate is
+        that of the run whose norms are followed.
+      b1: γ of the first stage.
+      b2: β of the first stage.
+      averaging_steps: T = 1/(2λη), over how many steps ‖W‖² averages where λ > 0.
+      norm_steps: Steps of the run whose norms are followed.
+      eval_batches: Batches of each split that a loss at the end is a mean of.
+    """
+
+    num_steps: int = 600
+    learning_rates: tuple[float, ...] = (3e-4, 1e-3, 3e-3, 1e-2)
+    b1: float = 0.9
+    b2: float = 0.999
+    averaging_steps: int = 100
+    norm_steps: int = 1000
+    eval_batches: int = 16
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.model.qk_norm:
+            raise ValueError("model.qk_norm must be false: the runs that need it switch it on")
+        if self.num_seeds < 2:
+            raise ValueError(
+                "num_seeds must be at least 2, a learning rate is chosen on the other seeds, got 1"
+            )
+        if not self.learning_rates or min(self.learning_rates) <= 0:
+            raise ValueError(f"learning_rates must be positive numbers, got {self.learning_rates}")
+        if self.averaging_steps < 1 or self.norm_steps < 10 * self.averaging_steps:
+            raise ValueError(
+                "norm_steps must be ten averaging_steps or more, for ‖W_0‖ to be forgotten, got "
+                f"{self.norm_steps} and {self.averaging_steps}"
+            )
+        if self.eval_batches < 1:
+            raise ValueError(f"eval_batches must be at least 1, got {self.eval_batches}")
+
+    def weight_decay(self, rate: ArrayLike, decayed: ArrayLike) -> Any:
+        """λ of queries and keys: 1/(2ηT) where `decayed` is 1, 0 where it is 0."""
+        return decayed / (2 * rate * self.averaging_steps)
+
+    def second_b2(self, rate: ArrayLike, decayed: ArrayLike) -> jax.Array:
+        """β₂ = 1/(1+2λη); where that is 1, `RUNNING_MEAN`."""
+        average = squared_norm_average(rate, self.weight_decay(rate, decayed))
+        return jnp.minimum(average.decay, RUNNING_MEAN)
+
+
+def _elementwise(b2: ArrayLike, eps: ArrayLike) -> optax.GradientTransformation:
+    return scale_by_adaptive_normalization(0.0, b2, eps)
+
+
+def _coarse(b2: ArrayLike, eps: ArrayLike) -> optax.GradientTransformation:
+    """One second moment for each head's query and key in leaves (width, 2, heads, head_size)."""
+    return scale_by_coarse_grained_normalization((0, 3), 0.0, b2, eps)
+
+
+SECOND_STAGES: Mapping[str, Callable[..., optax.GradientTransformation]] = {
+    "adam": lambda b2, eps: optax.identity(),
+    "two_adam_everywhere": _elementwise,
+    "two_adam_elementwise": lambda b2, eps: _on_queries_and_keys(_elementwise(b2, eps)),
+    "two_adam_coarse": lambda b2, eps: _on_queries_and_keys(_coarse(b2, eps)),
+}
+"""What comes behind Adam's own stage in a model without qk-norm; with it, the first."""
+ARMS = ("adam_qk_norm", *SECOND_STAGES)
+
+
+def compute(config: Config, run: Run) -> xr.Dataset:
+    """A sweep whose norms are followed and one for each model; then `analyse`."""
+    if run.corpus is None:
+        raise ValueError("run.corpus must be a corpus to train on, got None")
+    plain, with_qk_norm = (
+        language_task(replace(config.model, qk_norm=qk_norm), run.corpus, config.batch)
+        for qk_norm in (False, True)
+    )
+
+    def init_plain(key):  # with the weights that the other model begins with
+        params, state = with_qk_norm.init(key)
+        return _without_qk_norm(params), state
+
+    def sweep(name, fn, **axes):
+        members = grid(**axes, decayed=np.array([0.0, 1.0]), seed=config.seeds)
+        arrays = run.sweep(name, fn, members, chunk_size=config.chunk_size)
+        return {key: x.reshape(*members.shape, *x.shape[1:]) for key, x in arrays.items()}
+
+    followed = sweep("norms", norms_member(config, with_qk_norm))
+    models = {
+        "qk_norm": (with_qk_norm, ("adam",)),
+        "plain": (plain._replace(init=init_plain), tuple(SECOND_STAGES)),
+    }
+    trained = [
+        sweep(
+            name,
+            losses_member(config, task, stages),
+            stage=np.arange(len(stages)),
+            rate=np.array(config.learning_rates),
+        )
+        for name, (task, stages) in models.items()
+    ]
+    loss, final = (np.concatenate([x[key] for x in trained]) for key in ("loss", "final"))
+    return analyse(config, followed, loss, final)
+
+
+def norms_member(config: Config, task: Task) -> MemberFunction:
+    """Adam with qk-norm: (norm_steps, num_slices) of what `_compare_stages` sees."""
+
+    def fn(member):
+        rate, decayed = config.learning_rate, member["decayed"]
+        compared = _compare_stages(config.second_b2(rate, decayed), config.eps)
+        return train_member(
+            task,
+            _optimizer(config, rate, decayed, compared),
+            seed=member["seed"],
+            num_steps=config.norm_steps,
+            read=lambda opt_state: opt_state[1].seen,
+        ).read
+
+    return fn
+
+
+def losses_member(config: Config, task: Task, stages: Sequence[str]) -> MemberFunction:
+    """`loss` of every step, (num_steps,), and `final`, dropout off, one for each split.
+
+    The second stage is the one in `stages` at the member's place.
+    """
+
+    def fn(member):
+        rate, decayed, seed = member["rate"], member["decayed"], member["seed"]
+        second_b2 = config.second_b2(rate, decayed)
+        second = _one_of(
+            [SECOND_STAGES[stage](second_b2, config.eps) for stage in stages], member["stage"]
+        )
+        optimizer = _optimizer(config, rate, decayed, second)
+        result = train_member(task, optimizer, seed=seed, num_steps=config.num_steps)
+        keys = jax.random.split(jax.random.key(seed), config.eval_batches)
+        batches = jnp.concatenate([jax.vmap(f)(keys) for f in (task.sample, task.sample_heldout)])
+        losses = jax.lax.map(
+            lambda batch: task.evaluate(result.params, result.state, batch), batches
+        )
+        final = losses.reshape(len(SPLITS), config.eval_batches).mean(axis=1)
+        return {"loss": result.loss, "final": final}
+
+    return fn
+
+
+def _optimizer(config: Config, rate, decayed, second: optax.GradientTransformation) -> Any:
+    decay = optax.add_decayed_weights(config.weight_decay(rate, decayed))
+    return optax.chain(
+        scale_by_kadam(1, (config.b1,), (config.b2,), config.eps),
+        second,
+        _on_queries_and_keys(decay),
+        optax.scale_by_learning_rate(rate),
+    )
+
+
+def _one_of(stages: Sequence[optax.GradientTransformation], place: jax.Array) -> Any:
+    """The stage at `place`, which may be traced."""
+
+    def use(place, updates, states, params):
+        updates, state = stages[place].update(updates, states[place], params)
+        return updates, (*states[:place], state, *states[place + 1 :])
+
+    def update(updates, states, params=None):
+        branches = [partial(use, place) for place in range(len(stages))]
+        return jax.lax.switch(place, branches, updates, states, params)
+
+    return optax.GradientTransformation(
+        lambda params: tuple(stage.init(params) for stage in stages), update
+    )
+
+
+def _on_queries_and_keys(stage: optax.GradientTransformation) -> optax.GradientTransformation:
+    """`stage` for the queries and keys in the fused leaves, nothing for all else."""
+
+    def take(tree):
+        blocks = tree["blocks"].items()
+        return {layer: block["attention"]["qkv"][:, :2] for layer, block in blocks}
+
+    def update(updates, state, params=None):
+        changed, state = stage.update(take(updates), state, take(params))
+        blocks = {}
+        for layer, block in updates["blocks"].items():
+            qkv = block["attention"]["qkv"].at[:, :2].set(changed[layer])
+            blocks[layer] = {**block, "attention": {**block["attention"], "qkv": qkv}}
+        return {**updates, "blocks": blocks}, state
+
+    return optax.GradientTransformation(lambda params: stage.init(take(params)), update)
+
+
+def _without_qk_norm(params: Mapping[str, Any]) -> dict[str, Any]:
+    kept = ("qkv", "out")
+    blocks = {
+        layer: {**block, "attention": {name: block["attention"][name] for name in kept}}
+        for layer, block in params["blocks"].items()
+    }
+    return {**params, "blocks": blocks}
+
+
+class _Compared(NamedTuple):
+    coarse: Any
+    elementwise: Any
+    seen: dict[str, jax.Array]
+
+
+def _compare_stages(b2: ArrayLike, eps: ArrayLike) -> optax.GradientTransformation:
+    """Leaves updates alone and says what a second stage of either kind would do to them."""
+    coarse = scale_by_coarse_grained_normalization((1, 2), 0.0, b2, eps)
+    elementwise = _elementwise(b2, eps)
+
+    def stack(tree):
+        return jnp.stack(list(query_key_slices(tree).values()))
+
+    def squared_norm(x):
+        return jnp.sum(x**2, axis=(1, 2))
+
+    def init(params):
+        w = stack(params)
+        zero = jnp.zeros(len(w), w.dtype)
+        seen = dict.fromkeys(("squared_norm", "squared_update", "scale", "cosine"), zero)
+        return _Compared(coarse.init(w), elementwise.init(w), seen)
+
+    def update(updates, state, params=None):
+        u, w = stack(updates), stack(params)
+        scaled, coarse_state = coarse.update(u, state.coarse)
+        turned, elementwise_state = elementwise.update(u, state.elementwise)
+        seen = {
+            "squared_norm": squared_norm(w),
+            "squared_update": squared_norm(u),
+            "scale": jnp.sqrt(squared_norm(scaled) / squared_norm(u)),
+            "cosine": radial_inner_products(u, turned, axes=(1, 2)).cosine,
+        }
+        return updates, _Compared(coarse_state, elementwise_state, seen)
+
+    return optax.GradientTransformation(init, update)
+
+
+def analyse(
+    config: Config, followed: Mapping[str, np.ndarray], loss: np.ndarray, final: np.ndarray
+) -> xr.Dataset:
+    """Norms beside averages, and losses at each arm's own learning rate.
+
+    Args:
+      config: Names the members.
+      followed: `squared_norm`, `squared_update`, `scale`, `cosine`, each (2, num_seeds, norm_steps,
+        num_slices), λ = 0 first.
+      loss: Of every step, (num_arms, num_rates, 2, num_seeds, num_steps).
+      final: Of each split, (num_arms, num_rates, 2, num_seeds, 2).
+
+    Returns:
+      The figure's dataset.
+    """
+    norms = {key: np.moveaxis(array.astype(float), -1, -2) for key, array in followed.items()}
+    squared_norm = norms["squared_norm"][..., 1:]
+    averages = []
+    for place, squared_updates in enumerate(norms["squared_update"]):
+        weight_decay = config.weight_decay(config.learning_rate, place)
+        decay, weight, _ = map(float, squared_norm_average(config.learning_rate, weight_decay))
+        averages.append(signal.lfilter([weight], [1, -decay], squared_updates)[..., :-1])
+    followed_dims = ("decay", "seed", "slice", "norm_step")
+    data = xr.Dataset(
+        {
+            "ratio": (followed_dims, squared_norm / np.stack(averages)),
+            "inverse_norm": (followed_dims, squared_norm**-0.5),
+            "scale": (followed_dims, norms["scale"][..., 1:]),
+            "cosine": (followed_dims, norms["cosine"][..., 1:]),
+            "momentum_factor": float(momentum_factor(config.b1)),
+            "loss": (("arm", "rate", "decay", "seed", "step"), loss),
+            "final_loss": (("arm", "rate", "decay", "seed", "split"), final),
+        },
+        {
+            "decay": ["λ = 0", "λ > 0"],
+            "seed": np.array(config.seeds),
+            "norm_step": np.arange(1, config.norm_steps),
+            "step": np.arange(config.num_steps),
+            "arm": list(ARMS),
+            "split": list(SPLITS),
+            "rate": np.array(config.learning_rates),
+            "end": list(ENDS),
+        },
+    )
+    tenth, half = config.norm_steps // 10, config.norm_steps // 2
+    product = data.scale / data.inverse_norm
+    late, middle = slice(config.norm_steps - tenth, None), slice(half, half + tenth - 1)
+    data["drift"] = product.sel(norm_step=late).mean("norm_step") / product.sel(
+        norm_step=middle
+    ).mean("norm_step")
+    data["final_ratio"] = data.ratio.sel(norm_step=late).mean("norm_step")
+    data["final_cosine"] = data.cosine.sel(norm_step=slice(half, None)).mean("norm_step")
+    data = data.assign(_tuned(data.final_loss))
+    numbers, labels = means_over_seeds(_statistics(data))
+    return labelled(data.assign(numbers), LABELS | labels | END_LABEL)
+
+
+def _tuned(loss: xr.DataArray) -> dict[str, xr.DataArray]:
+    """Each seed's loss at the learning rate whose held-out loss is lowest on the other seeds."""
+    heldout = loss.sel(split="heldout", drop=True)
+    others = [heldout.drop_sel(seed=s).mean("seed", skipna=False) for s in heldout.seed]
+    best = xr.concat(others, heldout.seed).fillna(np.inf).argmin("rate")
+    return {"tuned_rate": loss.rate[best].drop_vars("rate"), "tuned_loss": loss.isel(rate=best)}
+
+
+def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
+    """The numbers that the report states."""
+    measured = {
+        "drift": "‖W‖ times the second stage's scale, at the end over after the middle",
+        "final_ratio": "‖W‖² over the average of ‖u‖² at the end",
+        "final_cosine": "cosine of u and the elementwise second stage's output",
+    }
+    heldout = {
+        "best": (data.tuned_loss.sel(split="heldout"), "each at its own learning rate"),
+        "fast": (data.final_loss.sel(split="heldout").isel(rate=-1), "at the last learning rate"),
+    }
+    stated = {
+        f"{name}_{place}": (data[name][place].median("slice"), f"{label}, {decay}", "1")
+        for name, label in measured.items()
+        for place, decay in enumerate(data.decay.values)
+    }
+    return stated | {
+        f"gain_{arm}_{name}_{place}": (
+            (loss.sel(arm="adam") - loss.sel(arm=arm)).isel(decay=place),
+            f"held-out loss of adam less that of {arm}, {label}, {decay}",
+            "nat/token",
+        )
+        for name, (loss, label) in heldout.items()
+        for arm in ARMS
+        if arm != "adam"
+        for place, decay in enumerate(data.decay.values)
+    }
+
+
+LABELS = {
+    "ratio": ("‖W‖² over the moving average of ‖u‖² that it is said to be", "1"),
+    "inverse_norm": ("scale 1/‖W‖ that a scale-invariant weight gives u", "1"),
+    "scale": ("scale that a coarse-grained second stage gives u", "1"),
+    "cosine": ("cosine of u and the elementwise second stage's output", "1"),
+    "drift": ("‖W‖ times the second stage's scale, last tenth over the one after the middle", "1"),
+    "final_ratio": ("‖W‖² over the moving average of ‖u‖², last tenth of the run", "1"),
+    "final_cosine": ("cosine of u and the elementwise stage's output, second half", "1"),
+    "momentum_factor": ("(1+γ)/(1-γ)", "1"),
+    "loss": ("mean cross-entropy of the training batch", "nat/token"),
+    "final_loss": ("loss at the end, dropout off", "nat/token"),
+    "tuned_loss": ("loss at the learning rate that is best on the other seeds", "nat/token"),
+    "tuned_rate": ("learning rate that is best on the other seeds", "1"),
+    "decay": ("decoupled weight decay of queries and keys", "1"),
+    "seed": ("seed", "1"),
+    "norm_step": ("optimizer steps done before, n", "step"),
+    "step": ("optimizer steps done before, n", "step"),
+    "arm": ("optimizer and model", "1"),
+    "split": ("split of the corpus", "1"),
+    "rate": ("learning rate η", "1"),
+}
+
+FIGURE = Figure(
+    name="two_adam_analogy",
+    title="2-Adam with γ₂ = 0 beside Adam with a normalisation layer",
+    paper="not in the paper",
+    caption="Does a normalisation layer do to Adam what a second stage with γ₂ = 0 and β₂ = "
+    "1/(1+2λη) does? nanoGPT ({model.num_layers} layers, {model.num_heads} heads, width "
+    "{model.width}) on the {corpus} corpus, (β, γ) = ({b2:g}, {b1:g}), batch {batch}, {num_seeds} "
+    "seeds; queries and keys alone decay, λ = 0 or 1/(2λη) = {averaging_steps} steps. Along Adam "
+    "with qk-norm, η = {learning_rate:g}: (a) ‖W‖² of every head's query and key over the moving "
+    "average of ‖u‖² (at λ = 0 the sum, β₂ = 1) that it is said to be, which begins at 0; (b) ‖W‖ "
+    "times the scale that a coarse-grained second stage gives the same u, relative to its value "
+    "after the middle: a constant would be a learning rate (at λ = 0 β₂ → 1, a running mean); (c) "
+    "cosine of u with the elementwise second stage's output, 1 for a scale. Then {num_steps} steps "
+    "of training from the same weights: (d, e) held-out loss at the end against η; (f) what each "
+    "gains over Adam, paired by seed, each at the learning rate that is best on the other seeds. "
+    "Medians with the seeds' range; in (f) means with 95% intervals. Second page: training losses, "
+    "running means, medians over seeds.",
+    presets={
+        "smoke": Config(
+            model=GPTConfig(vocab_size=256, context=8, num_layers=1, num_heads=2, width=16),
+            batch=2,
+            num_steps=20,
+            num_seeds=2,
+            learning_rates=(1e-3, 1e-2),
+            averaging_steps=4,
+            norm_steps=40,
+            eval_batches=2,
+        ),
+        "laptop": Config(
+            model=GPTConfig(vocab_size=256, context=32, num_layers=1, num_heads=4, width=64)
+        ),
+        "paper": Config(
+            batch=64,
+            num_steps=3000,
+            norm_steps=3000,
+            eval_batches=200,
+            chunk_size=1,
+        ),
+    },
+    compute=compute,
+    plot=plot,
+    minimum={
+        "model.width": 64,
+        "num_steps": 600,
+        "num_seeds": 5,
+        "averaging_steps": 100,
+        "norm_steps": 1000,
+        "eval_batches": 16,
+    },
+)

@@ -1,7 +1,8 @@
-"""The command line: `python -m experiments list | run | plot | report | reproduce | bench`.
+"""The command line: `python -m experiments list | run | plot | report | reproduce | bench | train`.
 
-Exit codes: 0 done, 1 something is missing or damaged, 2 bad usage, 130 Ctrl-C (finished chunks are
-kept and the same command continues from them).
+Exit codes: 0 done, 1 something is missing or damaged or training diverged, 2 bad usage, 130 Ctrl-C
+and 143 SIGTERM. Figures keep their finished chunks, and the same command continues from them;
+`train` writes a checkpoint first, and continues with `--resume`.
 
 On Linux the process starts itself once more with `GLIBC_TUNABLES=glibc.malloc.hugetlb=1`, unless
 that variable is set: every large temporary of a compiled program is fresh memory there, and with
@@ -22,6 +23,7 @@ import jax
 
 from experiments import bench, figures
 from experiments.config import PRESETS, ConfigError, override, print_help
+from experiments.outcomes import Failed, Stopped
 from experiments.pipeline import Interrupted, draw, place, run_figure
 from experiments.report import write_report
 from experiments.results import DamagedFile, read_dataset
@@ -29,6 +31,7 @@ from experiments.running import say, stop
 
 PROG = "python -m experiments"
 INTERRUPTED = 130
+TASKS = ("text", "images")
 TUNABLES = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
 
 
@@ -56,9 +59,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (OSError, DamagedFile) as error:
+    except (OSError, DamagedFile, Failed) as error:
         say(f"{PROG}: {error}")
         return 1
+    except Stopped as stop:
+        say(str(stop))
+        return 128 + stop.signum
     except Interrupted as stop:
         say(f"\ninterrupted; {stop}")
         return INTERRUPTED
@@ -132,6 +138,19 @@ def _bench(arguments: argparse.Namespace) -> None:
             print(bench.markdown(table), end="\n\n")
 
 
+def _train(arguments: argparse.Namespace) -> None:
+    """`train [TASK]`: train the paper's networks."""
+    from experiments import train_command  # grain and orbax take a second that others need not pay
+
+    train_command.run(arguments, PROG, _devices)
+
+
+def _training_fields(task: str, given: argparse.Namespace) -> Any:
+    from experiments import train_command
+
+    return train_command.fields(task, given.preset)
+
+
 def _named(every: Mapping[str, Any], name: str) -> Any:
     if name in every:
         return every[name]
@@ -164,7 +183,10 @@ class _Help(argparse.Action):
 
     def __call__(self, parser, namespace, values, option_string=None):
         print(parser.format_help())
-        for name in getattr(namespace, "names", None) or ():
+        names = getattr(namespace, "names", None) or ()
+        if "task" in namespace:
+            names = [namespace.task] if namespace.task else TASKS
+        for name in names:
             try:
                 defaults = namespace.defaults(name, namespace)
             except UsageError as error:
@@ -184,18 +206,19 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=PROG,
         description="Re-runs the paper's figures and judges its claims.",
-        epilog="Exit codes: 0 done, 1 something is missing or damaged, 2 bad usage, 130 Ctrl-C "
-        "(finished chunks are kept; the same command continues from them).",
+        epilog="Exit codes: 0 done, 1 something is missing or damaged or training diverged, 2 bad "
+        "usage, 130 Ctrl-C, 143 SIGTERM (figures keep finished chunks and the same command "
+        "continues from them; train writes a checkpoint and continues with --resume).",
     )
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, (command, summary, options) in COMMANDS.items():
         subparser = subparsers.add_parser(name, help=summary, description=summary, add_help=False)
         subparser.set_defaults(command=command, defaults=DEFAULTS.get(name))
         subparser.add_argument(
-            "-h", "--help", action=_Help, nargs=0, help="show this; `NAME --help` shows fields too"
+            "-h", "--help", action=_Help, nargs=0, help="show this; behind a name, its fields too"
         )
         for option in options:
-            subparser.add_argument(option, **OPTIONS[option])
+            subparser.add_argument(option.split()[-1], **OPTIONS[option])
     return parser
 
 
@@ -217,6 +240,38 @@ OPTIONS: dict[str, dict[str, Any]] = {
         help="these figures alone; the report shows the others as they lie on disk",
     ),
     "--force": dict(action="store_true", help="compute again what is finished"),
+    "task": dict(
+        nargs="?", choices=TASKS, metavar="TASK", help="what to train: text, the default, or images"
+    ),
+    "--sweep": dict(
+        action="append",
+        default=[],
+        type=_assignment,
+        metavar="FIELD=VALUE,VALUE,...",
+        help="train all combinations of these values in one program, repeatable",
+    ),
+    "--output": dict(
+        type=Path, metavar="DIR", help="the run's own folder; default: RESULTS/PRESET/train_TASK"
+    ),
+    "--resume": dict(
+        action="store_true", help="go on from the newest checkpoint in the folder, if there is one"
+    ),
+    "train --force": dict(action="store_true", help="remove the folder's earlier run first"),
+    "--tensorboard": dict(action="store_true", help="write TensorBoard files beside the metrics"),
+    "--compilation-cache": dict(
+        type=Path, metavar="DIR", help="where JAX keeps compiled programs for the next run"
+    ),
+    "--profile": dict(
+        type=Path, metavar="DIR", help="where JAX's profiler writes the second call to the device"
+    ),
+    "--distributed": dict(
+        action="store_true",
+        help="one of several processes, which JAX finds through SLURM, MPI, Kubernetes, the TPU "
+        "pod or JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID",
+    ),
+    "--coordinator": dict(metavar="HOST:PORT", help="address of process 0"),
+    "--num-processes": dict(type=int, metavar="N", help="processes of this run"),
+    "--process-id": dict(type=int, metavar="I", help="which of them this is, from 0"),
 }
 
 COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], str, tuple[str, ...]]] = {
@@ -238,11 +293,34 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], str, tuple[str, 
         ("--preset", "--results", "--devices", "--only", "--force"),
     ),
     "bench": (_bench, "Measure and print tables.", ("names", "--set")),
+    "train": (
+        _train,
+        "Train the paper's networks, one run or a sweep.",
+        (
+            "task",
+            "--preset",
+            "--set",
+            "--sweep",
+            "--results",
+            "--output",
+            "--resume",
+            "train --force",
+            "--devices",
+            "--tensorboard",
+            "--compilation-cache",
+            "--profile",
+            "--distributed",
+            "--coordinator",
+            "--num-processes",
+            "--process-id",
+        ),
+    ),
 }
 
 DEFAULTS: dict[str, Callable[[str, argparse.Namespace], Any]] = {
     "run": lambda name, given: _named(figures.discover(), name).presets[given.preset],
     "bench": lambda name, given: _named(bench.discover(), name).config,
+    "train": _training_fields,
 }
 """What `--set` starts from, by command."""
 

@@ -1,13 +1,19 @@
-"""A task: model, data and loss as pure functions."""
+"""A task: model, data and loss as pure functions.
+
+`Task` draws its batches inside the compiled program, as the figures need; a `Problem` is given them
+from outside, as the `train` command does.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from experiments.config import ConfigError
 from experiments.data import Corpus, sample_batch
+from models.cnn import CNN, CNNConfig
 from models.functional import functional
 from models.nanogpt import GPTConfig, NanoGPT, next_token_loss
 
@@ -25,6 +31,82 @@ class Task(NamedTuple):
     """`sample_heldout(key) -> batch` of the held-out split."""
     evaluate: Callable[[Any, Any, Any], jax.Array]
     """`evaluate(params, state, batch) -> mean loss`, dropout off."""
+
+
+class Problem(NamedTuple):
+    """A model and its loss, without data; every function is pure and traceable."""
+
+    init: Callable[[jax.Array], tuple[Any, Any]]
+    """`init(key) -> (params, state)`."""
+    loss: Callable[[Any, Any, Any, jax.Array], tuple[jax.Array, Any]]
+    """`loss(params, state, batch, key) -> (mean loss, state)`, the model in training mode."""
+    metrics: Callable[[Any, Any, Any, jax.Array], dict[str, jax.Array]]
+    """`metrics(params, state, batch, weights) -> sums` over a batch whose examples have `weights`,
+    shape (batch,): their own sum as "weight", and the weighted ones to be divided by it; the model
+    is in evaluation mode."""
+
+
+def text_problem(model: GPTConfig) -> Problem:
+    """Next-token prediction with nanoGPT on batches (batch, context + 1) of int32 tokens.
+
+    Args:
+      model: The network.
+
+    Returns:
+      The problem; its loss is the mean cross-entropy in nats per token, its metrics' "loss" that of
+      a sequence.
+
+    >>> config = GPTConfig(vocab_size=8, context=4, num_layers=1, num_heads=1, width=8)
+    >>> problem = text_problem(config)
+    >>> params, state = problem.init(jax.random.key(0))
+    >>> sums = problem.metrics(params, state, jnp.zeros((2, 5), jnp.int32), jnp.array([1.0, 0.0]))
+    >>> {name: round(float(value)) for name, value in sums.items()}  # ln 8 = 2.08
+    {'loss': 2, 'weight': 1}
+    """
+    init, apply = functional(lambda rngs: NanoGPT(model, rngs=rngs))
+
+    def loss(params, state, tokens, key):
+        logits, state = apply(params, state, tokens[:, :-1], key, train=True)
+        return next_token_loss(logits, tokens[:, 1:]), state
+
+    def metrics(params, state, tokens, weights):
+        logits, _ = apply(params, state, tokens[:, :-1])
+        losses = jax.vmap(next_token_loss)(logits, tokens[:, 1:])
+        return {"loss": weights @ losses, "weight": weights.sum()}
+
+    return Problem(init, loss, metrics)
+
+
+def image_problem(model: CNNConfig) -> Problem:
+    """Classification with the CNN on batches {"image": (batch, 32, 32, 3), "label": (batch,)}.
+
+    Args:
+      model: The network.
+
+    Returns:
+      The problem; its loss is the mean cross-entropy in nats, its metrics are "loss" and
+      "accuracy".
+    """
+    init, apply = functional(lambda rngs: CNN(model, rngs=rngs))
+
+    def loss(params, state, batch, key):
+        logits, state = apply(params, state, batch["image"], key, train=True)
+        return _cross_entropy(logits, batch["label"]).mean(), state
+
+    def metrics(params, state, batch, weights):
+        logits, _ = apply(params, state, batch["image"])
+        return {
+            "loss": weights @ _cross_entropy(logits, batch["label"]),
+            "accuracy": weights @ (logits.argmax(-1) == batch["label"]).astype(weights.dtype),
+            "weight": weights.sum(),
+        }
+
+    return Problem(init, loss, metrics)
+
+
+def _cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """Of each example, in nats."""
+    return optax.softmax_cross_entropy_with_integer_labels(logits.astype(jnp.float32), labels)
 
 
 def language_task(model: GPTConfig, corpus: Corpus, batch: int) -> Task:
@@ -61,19 +143,19 @@ def language_task(model: GPTConfig, corpus: Corpus, batch: int) -> Task:
             f"model.context={model.context} needs {model.context + 1} tokens, but a split of the "
             f"corpus has {shortest}"
         )
-    init, apply = functional(lambda rngs: NanoGPT(model, rngs=rngs))
+    problem = text_problem(model)
 
     def sampler(tokens):
         return lambda key: sample_batch(jnp.asarray(tokens), key, batch, model.context)
 
-    def loss(params, state, tokens, key, train=True):
-        logits, state = apply(params, state, tokens[:, :-1], key, train)
-        return next_token_loss(logits, tokens[:, 1:]), state
+    def evaluate(params, state, tokens):
+        weights = jnp.full(len(tokens), 1 / len(tokens))
+        return problem.metrics(params, state, tokens, weights)["loss"]
 
     return Task(
-        init=init,
+        init=problem.init,
         sample=sampler(corpus.tokens_train),
-        loss=loss,
+        loss=problem.loss,
         sample_heldout=sampler(corpus.tokens_heldout),
-        evaluate=lambda params, state, tokens: loss(params, state, tokens, None, train=False)[0],
+        evaluate=evaluate,
     )

@@ -1,0 +1,39 @@
+"""Signals that end a training run after the step it is at."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+
+@contextlib.contextmanager
+def caught_signals() -> Iterator[list[int]]:
+    """SIGINT and SIGTERM go into the list that is yielded; a second one interrupts at once."""
+    received: list[int] = []
+
+    def remember(signum, frame):
+        if received:
+            raise KeyboardInterrupt
+        received.append(signum)
+
+    if threading.current_thread() is not threading.main_thread():  # which alone has handlers
+        yield received
+        return
+    before = {signum: signal.signal(signum, remember) for signum in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+def agreed(signals: list[int]) -> int:
+    """The signal to stop for, 0 for none; all processes stop at the same step."""
+    signum = signals[0] if signals else 0
+    if jax.process_count() == 1:
+        return signum
+    return int(multihost_utils.process_allgather(np.int32(signum)).max())

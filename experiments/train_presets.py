@@ -111,13 +111,13 @@ IMAGES = {
     "paper": ImageTraining(
         dataset="cifar10",
         model=CNNConfig(),
-        num_steps=9766,
+        num_steps=8789,
         batch_size=512,
         learning_rate=1e-3,
-        warmup_steps=195,
+        warmup_steps=176,
         weight_decay=1e-4,
-        eval_every=488,
-        save_every=488,
+        eval_every=439,
+        save_every=439,
     ),
 }
 

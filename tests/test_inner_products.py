@@ -5,7 +5,6 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 import xarray as xr
 
@@ -56,12 +55,14 @@ def test_products_are_those_of_a_run_whose_gradients_were_kept(data):
     def flat(tree):
         return np.stack([np.ravel(x).astype(float) for x in query_key_slices(tree).values()])
 
-    weights, gradients, updates = [], [], []
+    weights, gradients, updates, roots, square = [], [], [], [], 0.0
     for index in range(TINY.num_steps):
         weights.append(flat(params))
         params, opt_state, grads, u = step(params, opt_state, index)
         gradients.append(flat(grads))
         updates.append(flat(u))
+        square = TINY.b2 * square + (1 - TINY.b2) * gradients[-1] ** 2
+        roots.append(np.sqrt(square / (1 - TINY.b2 ** (index + 1))))
     end, w, g, u = flat(params), np.stack(weights), np.stack(gradients), np.stack(updates)
 
     def cosine(a, b):
@@ -72,12 +73,49 @@ def test_products_are_those_of_a_run_whose_gradients_were_kept(data):
     np.testing.assert_allclose(run.inner, (end[None] * g).sum(-1), rtol=1e-3, atol=1e-7)
     np.testing.assert_allclose(run.cosine, cosine(end[None], g), **close)
     np.testing.assert_allclose(run.update_cosine, cosine(end[None], u), **close)
+    np.testing.assert_allclose(run.own_cosine, cosine(w, g), **close)
+    own = -TINY.learning_rate * g / np.stack(roots)
+    let_through = 1 - TINY.b1 ** (TINY.num_steps - np.arange(TINY.num_steps)[:, None])
+    share = (own * g).sum(-1) / np.linalg.norm(end, axis=-1) / np.linalg.norm(g, axis=-1)
+    np.testing.assert_allclose(run.own_share, let_through * share, **close)
     radial = abs(2 * (w * u).sum(-1)) / (TINY.learning_rate * (u**2).sum(-1))
     np.testing.assert_allclose(run.radial_share, np.median(radial, -1), rtol=1e-3)
 
 
 def test_both_passes_are_the_same_to_the_bit(data):
     assert (data.repeat_error == 0).all()
+
+
+def test_of_orthogonal_noise_the_mean_product_is_what_each_gradient_left_in_the_weights():
+    steps, late = 400, np.s_[1, 100:]  # of the second pass
+
+    def tree(qkv):
+        return {"blocks": {0: {"attention": {"qkv": qkv}}}}
+
+    def one_pass(end, keys):
+        adam = figure._observed_adam(TINY, end)
+        start = jax.random.normal(jax.random.key(0), (8, 3, 8, 8))
+
+        def step(carry, key):
+            w, state = carry
+            noise = jax.random.normal(key, w.shape)
+            inner, square = ((w * x).sum((0, 3), keepdims=True) for x in (noise, w))
+            u, state = adam.update(tree(noise - inner / square * w), state, tree(w))
+            moved = w - TINY.learning_rate * u["blocks"][0]["attention"]["qkv"]
+            return (moved, state), state.products
+
+        (w, _), products = jax.lax.scan(step, (start, adam.init(tree(start))), keys)
+        return figure._stack(tree(w)), products
+
+    @jax.jit
+    def both_passes():
+        keys = jax.random.split(jax.random.key(1), steps)
+        return jax.lax.scan(one_pass, jnp.zeros((16, 8, 8)), jnp.stack([keys, keys]))[1]
+
+    products = both_passes()
+    let_through = 1 - TINY.b1 ** (steps - np.arange(steps)[:, None])
+    expected = let_through * products["own_share"][1]
+    np.testing.assert_allclose(products["cosine"][late].mean(), expected[100:].mean(), rtol=0.1)
 
 
 def test_own_gradients_are_orthogonal_under_qk_norm_alone(data):
@@ -111,17 +149,7 @@ def test_more_exact_steps_than_steps_are_refused():
         dataclasses.replace(TINY, exact_steps=13)
 
 
-def test_the_optimizer_is_adam():
-    """The chain's recorders pass on what they are given."""
-    recorder = figure._products(jnp.zeros((4, 16, 8)))
-    params = language_task(TINY.networks["qk_norm"], load_corpus("embedded"), 2).init(
-        jax.random.key(0)
-    )[0]
-    updates, _ = recorder.update(params, recorder.init(params), params)
-    assert optax.tree.norm(jax.tree.map(jnp.subtract, updates, params)) == 0
-
-
-def synthetic(qk=0.01, plain=0.1, end=0.0, own=1e-6, radial=0.01, spread=0.0):
+def synthetic(qk=0.01, plain=0.1, end=0.0, own=1e-6, radial=0.01, share=1.0, spread=0.0):
     """A dataset in which the sizes that claims read are these, within `spread` over seeds."""
     seeds = 1 + spread * np.linspace(-1, 1, 9)
     shape = (2, 9, 100, 4)
@@ -129,13 +157,14 @@ def synthetic(qk=0.01, plain=0.1, end=0.0, own=1e-6, radial=0.01, spread=0.0):
     inner = np.broadcast_to(level, shape).copy()
     inner[:, :, -claims.LAST_STEPS :] *= end
     dims = ("network", "seed", "step", "slice")
-    share = np.broadcast_to(radial * seeds[:, None], shape[:3])
+    radial_share = np.broadcast_to(radial * seeds[:, None], shape[:3])
     data = xr.Dataset(
         {
             "cosine": (dims, np.broadcast_to(level, shape)),
             "inner": (dims, inner),
+            "own_share": (dims, np.full(shape, qk / share)),
             "chance": ((), 0.02),
-            "radial_share": (dims[:3], share),
+            "radial_share": (dims[:3], radial_share),
             "exact_cosine": (
                 ("seed", "exact_step", "slice"),
                 np.broadcast_to(own * seeds[:, None, None], (9, 5, 4)),
@@ -151,6 +180,7 @@ CASES = {
     "inner-products-less-with-qk-norm": ({}, {"qk": 0.09}),
     "inner-products-vanish-towards-the-end": ({}, {"end": 1.0}),
     "assumption-1-chance": ({}, {"qk": 0.06}, {"qk": 0.03, "spread": 0.2}),
+    "inner-products-are-momentums": ({}, {"share": 2.0}, {"share": 1.15, "spread": 0.2}),
     "lemma-2-orthogonal-gradients": ({}, {"own": 1e-2}, {"own": 1e-4, "spread": 0.2}),
     "radial-term-negligible": ({}, {"radial": 1.0}, {"radial": 0.1, "spread": 0.2}),
 }

@@ -30,7 +30,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         accept=(0.0, 0.1),
         reason="Lines that differ by a tenth of what they moved look like one.",
-        correction="They part as soon as they move; it is the loss that does not change.",
+        correction="They part as soon as they move; it is the loss that ends where it would.",
     ),
     Claim(
         id="coarse-graining-less-than-data-order",

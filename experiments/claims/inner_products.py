@@ -9,6 +9,8 @@ from experiments.judging import Claim, median_over_seeds
 
 LAST_STEPS = 10
 """Where n is near N, and the products should be near 0."""
+LATE_STEPS = 100
+"""Ten times momentum's memory 1/(1-γ): gradients' correlation over longer times has no part."""
 
 
 def _sizes(run: xr.Dataset, name: str) -> xr.DataArray:
@@ -19,6 +21,11 @@ def _sizes(run: xr.Dataset, name: str) -> xr.DataArray:
 def _end_over_all(run: xr.Dataset) -> xr.DataArray:
     inner = np.sqrt((run.inner.sel(network="qk_norm") ** 2).mean("slice"))
     return inner.isel(step=slice(-LAST_STEPS, None)).mean("step") / inner.mean("step")
+
+
+def _mean_over_own(run: xr.Dataset) -> xr.DataArray:
+    late = run.sel(network="qk_norm").isel(step=slice(-LATE_STEPS, None))
+    return late.cosine.mean(("step", "slice")) / late.own_share.mean(("step", "slice"))
 
 
 CLAIMS: tuple[Claim, ...] = (
@@ -47,6 +54,7 @@ CLAIMS: tuple[Claim, ...] = (
         accept=(-math.inf, 0.1),
         reason="W moves by some η a step and entry: a hundredth of the run before the end it is "
         "within a few hundredths of where it ends.",
+        correction="It does as 1-γ^(N-n) does: within the last few times 1/(1-γ) steps alone.",
     ),
     Claim(
         id="assumption-1-chance",
@@ -61,6 +69,22 @@ CLAIMS: tuple[Claim, ...] = (
         accept=(-math.inf, 1.5),
         reason="1 is what independent random directions have; half as much again is left to what "
         "gradients of neighbouring steps share.",
+        correction="They are not chance: W_N has moved against g_n itself, by momentum.",
+    ),
+    Claim(
+        id="inner-products-are-momentums",
+        figure="inner_products",
+        section="Assumption 1",
+        statement="⟨W_N, g_n⟩ is negative on average, by what g_n itself has put into W_N: "
+        "-η(1-γ^(N-n))⟨g_n, g_n/√v_n⟩.",
+        quantity=f"mean cosine of W_N and g_n over slices and the last {LATE_STEPS} steps, over "
+        "the cosine that this makes, with qk-norm: median over seeds",
+        statistic=lambda run: median_over_seeds(_mean_over_own(run)),
+        accept=(0.85, 1.15),
+        reason="What the factor (1+γ)/(1-γ) of norm_dynamics is given, which has the same source: "
+        "a seventh is left to gradients of different steps being correlated.",
+        correction="Negative they are, and just so near the end, where gradients of other steps "
+        "have had no time; further back correlated gradients take a part of it back.",
     ),
     Claim(
         id="lemma-2-orthogonal-gradients",
@@ -86,7 +110,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         accept=(-math.inf, 0.1),
         reason="A term is dropped beside one ten times as large.",
-        correction="It is of the same order: small cosines, but ‖W‖ is large beside η‖u‖. "
-        "See norm_dynamics.",
+        correction="Cosines are small, but ‖W‖ is large beside η‖u‖. For gradients that are noise "
+        "the term is 2γ/(1-γ) times the one that is kept: see norm_dynamics.",
     ),
 )

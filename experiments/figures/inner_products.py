@@ -1,21 +1,26 @@
 """⟨W_N, g_n⟩ of queries and keys over a run: is Assumption 1 true? (Fig. 8).
 
 The run is made twice, W_N being known in the second, so that no gradient is ever kept.
+
+The products themselves, which the paper draws, are hardly smaller with qk-norm than without; their
+cosines are a third. What is left is more than chance: W_n is orthogonal to g_n, but by step N the
+weights have moved by -η(1-γ^(N-n)) g_n/√v_n and, where gradients of different steps are correlated,
+by more or less. This is why the term -2⟨W, u⟩, which the assumption drops, is the larger one.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import xarray as xr
-from matplotlib import axes, figure
 
-from experiments import plotting
 from experiments.config import TrainingConfig
 from experiments.figures import Figure
+from experiments.inner_products_plot import NETWORKS, plot
 from experiments.intervals import END_LABEL, ENDS, means_over_seeds
 from experiments.max_updates import SMOKE_MODEL
 from experiments.results import labelled
@@ -90,69 +95,98 @@ def member(config: Config, task: Task, num_steps: int) -> Callable[..., dict[str
       num_steps: N.
 
     Returns:
-      A function of a member with `seed` to `inner`, `cosine` (W_N and g_n), `own_cosine` (W_n and
-      g_n), `update_cosine` (W_N and u_n), `radial_share` (2⟨W_n, u_n⟩ over η‖u_n‖²), each of shape
-      (num_steps, num_slices), and `repeat_error`, the largest difference of both passes' W_N.
+      A function of a member with `seed` to what `_products` returns, each of shape (num_steps,
+      num_slices), and `repeat_error`, the largest difference of both passes' W_N.
     """
 
-    def one_pass(end, seed):
-        optimizer = optax.chain(
-            _products(end),
-            scale_by_kadam(1, (config.b1,), (config.b2,), config.eps),
-            _products(end),
-            optax.scale_by_learning_rate(config.learning_rate),
-        )
-
-        def read(opt_state):
-            gradient, _, update, _ = opt_state
-            growth = config.learning_rate * update["square"]
-            return {
-                "inner": gradient["end"].inner,
-                "cosine": gradient["end"].cosine,
-                "own_cosine": gradient["own"].cosine,
-                "update_cosine": update["end"].cosine,
-                "radial_share": 2 * update["own"].inner / jnp.where(growth == 0, jnp.inf, growth),
-            }
-
-        result = train_member(task, optimizer, seed=seed, num_steps=num_steps, read=read)
-        return _stack(result.params), result.read
-
     def fn(member):
+        def one_pass(end, _):
+            optimizer = optax.chain(
+                _observed_adam(config, end), optax.scale_by_learning_rate(config.learning_rate)
+            )
+            result = train_member(
+                task,
+                optimizer,
+                seed=member["seed"],
+                num_steps=num_steps,
+                read=lambda opt_state: opt_state[0].products,
+            )
+            end = _stack(result.params)
+            return end, (end, result.read)
+
         params = jax.eval_shape(task.init, jax.random.key(0))[0]
         unknown = jnp.zeros(jax.eval_shape(_stack, params).shape)
-
-        def repeat(end, _):
-            end, read = one_pass(end, member["seed"])
-            return end, (end, read)
-
         # One program for both passes: two would differ in rounding, which training amplifies.
-        _, (ends, reads) = jax.lax.scan(repeat, unknown, length=2)
+        _, (ends, reads) = jax.lax.scan(one_pass, unknown, length=2)
         second = {name: array[1] for name, array in reads.items()}
         return second | {"repeat_error": jnp.abs(ends[1] - ends[0]).max()}
 
     return fn
 
 
+class _ObservedState(NamedTuple):
+    adam: optax.OptState
+    normalise: optax.OptState  # of Adam with γ = 0: g/√v
+    products: dict[str, jax.Array]
+
+
+def _observed_adam(config: Config, end: jax.Array) -> optax.GradientTransformation:
+    """Adam that keeps each step's products with the weights and with `end`."""
+    adam, normalise = (
+        scale_by_kadam(1, (b1,), (config.b2,), config.eps) for b1 in (config.b1, 0.0)
+    )
+
+    def products(params, g, u, normalised):
+        return _products(config.learning_rate, end, *map(_stack, (params, g, u, normalised)))
+
+    def init(params):
+        empty = jax.tree.map(jnp.zeros_like, params)
+        return _ObservedState(
+            adam.init(params), normalise.init(params), products(params, empty, empty, empty)
+        )
+
+    def update(updates, state, params):
+        u, adam_state = adam.update(updates, state.adam)
+        normalised, normalise_state = normalise.update(updates, state.normalise)
+        return u, _ObservedState(
+            adam_state, normalise_state, products(params, updates, u, normalised)
+        )
+
+    return optax.GradientTransformation(init, update)
+
+
+def _products(learning_rate, end, w, g, u, normalised) -> dict[str, jax.Array]:
+    """What a step has to do with W_N = `end` and with its own W_n, one for each slice.
+
+    Args:
+      learning_rate: η.
+      end, w, g, u, normalised: W_N, W_n, g_n, u_n and g_n/√v_n, (num_slices, width, head_size).
+
+    Returns:
+      `inner` ⟨W_N, g_n⟩; the cosines `cosine` (W_N and g_n), `own_cosine` (W_n and g_n) and
+      `update_cosine` (W_N and u_n); `own_share`, the cosine of W_N and g_n that -η g_n/√v_n in W_N
+      makes; `growth` η‖u_n‖² and `radial` -2⟨W_n, u_n⟩.
+    """
+
+    def dot(a, b):
+        return jnp.sum(a * b, (1, 2))
+
+    with_end = radial_inner_products(end, g, axes=(1, 2))
+    norms = jnp.sqrt(dot(end, end) * dot(g, g))
+    return {
+        "inner": with_end.inner,
+        "cosine": with_end.cosine,
+        "own_cosine": radial_inner_products(w, g, axes=(1, 2)).cosine,
+        "update_cosine": radial_inner_products(end, u, axes=(1, 2)).cosine,
+        "own_share": -learning_rate * dot(g, normalised) / jnp.where(norms == 0, jnp.inf, norms),
+        "growth": learning_rate * dot(u, u),
+        "radial": -2 * dot(w, u),
+    }
+
+
 def _stack(tree: Mapping) -> jax.Array:
     """Queries and keys of all heads, (num_slices, width, head_size)."""
     return jnp.stack(list(query_key_slices(tree).values()))
-
-
-def _products(end: jax.Array) -> optax.GradientTransformation:
-    """Has as its state what passes through it against `end` and against the weights themselves."""
-
-    def state_of(updates, params):
-        passing = _stack(updates)
-        return {
-            "end": radial_inner_products(end, passing, axes=(1, 2)),
-            "own": radial_inner_products(_stack(params), passing, axes=(1, 2)),
-            "square": jnp.sum(passing**2, axis=(1, 2)),
-        }
-
-    return optax.GradientTransformation(
-        lambda params: state_of(params, params),
-        lambda updates, state, params: (updates, state_of(updates, params)),
-    )
 
 
 def analyse(
@@ -174,66 +208,67 @@ def analyse(
         key: np.stack([arrays[key] for arrays in trained.values()])
         for key in next(iter(trained.values()))
     }
-    member_dims, dims = ("network", "seed"), ("network", "seed", "step", "slice")
-    entries = config.model.width * config.model.head_size
+    dims = ("network", "seed", "step", "slice")
     data = xr.Dataset(
-        {
-            name: (dims, runs[name])
-            for name in ("inner", "cosine", "own_cosine", "update_cosine", "radial_share")
-        }
+        {name: (dims, array) for name, array in runs.items() if array.ndim == len(dims)}
         | {
+            "repeat_error": (dims[:2], runs["repeat_error"]),
             "exact_cosine": (("seed", "exact_step", "slice"), exact["own_cosine"]),
-            "repeat_error": (member_dims, runs["repeat_error"]),
-            "chance": ((), entries**-0.5),
+            "chance": ((), (config.model.width * config.model.head_size) ** -0.5),
+            "noise_share": ((), 2 * config.b1 / (1 - config.b1)),
         },
         {
             "network": list(trained),
             "seed": np.array(config.seeds),
-            "step": np.arange(runs["inner"].shape[2]),
-            "exact_step": np.arange(exact["own_cosine"].shape[1]),
-            "slice": np.arange(runs["inner"].shape[3]),
+            "step": np.arange(config.num_steps),
+            "exact_step": np.arange(config.exact_steps),
+            "slice": np.arange(runs["inner"].shape[-1]),
             "end": list(ENDS),
         },
     )
-    # The median over slices and steps of what has no meaningful mean: a small ‖u‖ makes it huge.
-    data["radial_share"] = abs(data.radial_share).median("slice")
+    # By step N momentum has let through 1 - γ^(N-n) of g_n.
+    data["own_share"] *= 1 - config.b1 ** (config.num_steps - data.step)
+    data["radial_share"] = abs(data.radial / data.growth.where(data.growth != 0)).median("slice")
     numbers, labels = means_over_seeds(_statistics(data))
     return labelled(data.assign(numbers), LABELS | labels | END_LABEL)
 
 
 def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
-    def size(name: str, network: str) -> xr.DataArray:
-        return np.sqrt((data[name].sel(network=network) ** 2).mean(("step", "slice")))
-
-    return {
-        f"{name}_{network}": (size(name, network), f"root mean square {what}, {label}", "1")
-        for name, what in (
-            ("cosine", "cosine of W_N and g_n"),
-            ("own_cosine", "cosine of W_n and g_n"),
-            ("update_cosine", "cosine of W_N and u_n"),
-        )
-        for network, (label, _) in NETWORKS.items()
-    } | {
-        "largest_exact": (
-            abs(data.exact_cosine).max(("exact_step", "slice")),
-            f"largest |cosine| of W_n and g_n, ε of qk-norm {EXACT_EPS:g}",
-            "1",
-        ),
-        "radial": (
-            data.radial_share.sel(network="qk_norm").median("step"),
-            "median of |2⟨W_n, u_n⟩| over η‖u_n‖², qk-norm",
-            "1",
-        ),
-    }
+    over, statistics = ("step", "slice"), {}
+    for network, (label, _) in NETWORKS.items():
+        run = data.sel(network=network)
+        total = (run.radial.sum("step") / run.growth.sum("step")).median("slice")
+        named = {
+            "inner": (abs(run.inner).median(over), "median |⟨W_N, g_n⟩|"),
+            "cosine": (_size(run.cosine), "root mean square cosine of W_N and g_n"),
+            "mean_cosine": (run.cosine.mean(over), "mean cosine of W_N and g_n"),
+            "mean_own_share": (run.own_share.mean(over), "what g_n's own part in W_N makes of it"),
+            "own_cosine": (_size(run.own_cosine), "root mean square cosine of W_n and g_n"),
+            "update_cosine": (_size(run.update_cosine), "root mean square cosine of W_N and u_n"),
+            "radial": (total, "sum of -2⟨W_n, u_n⟩ over that of η‖u_n‖², median over slices"),
+        }
+        statistics |= {
+            f"{name}_{network}": (values, f"{what}, {label}", "1")
+            for name, (values, what) in named.items()
+        }
+    largest = abs(data.exact_cosine).max(("exact_step", "slice"))
+    what = f"largest |cosine| of W_n and g_n, ε of qk-norm {EXACT_EPS:g}"
+    return statistics | {"largest_exact": (largest, what, "1")}
 
 
-NETWORKS = {"qk_norm": ("qk-norm", "tab:blue"), "no_qk_norm": ("no qk-norm", "tab:red")}
+def _size(values: xr.DataArray) -> xr.DataArray:
+    return np.sqrt((values**2).mean(("step", "slice")))
+
 
 LABELS = {
     "inner": ("⟨W_N, g_n⟩ of a query or key matrix", "1"),
     "cosine": ("cosine of W_N and g_n", "1"),
     "own_cosine": ("cosine of W_n and g_n", "1"),
     "update_cosine": ("cosine of W_N and u_n", "1"),
+    "own_share": ("cosine of W_N and g_n that g_n's own part in W_N makes", "1"),
+    "growth": ("η‖u_n‖²", "1"),
+    "radial": ("-2⟨W_n, u_n⟩", "1"),
+    "noise_share": ("-2⟨W_n, u_n⟩ over η‖u_n‖² for gradients that are noise, 2γ/(1-γ)", "1"),
     "radial_share": ("|2⟨W_n, u_n⟩| over η‖u_n‖², median over slices", "1"),
     "exact_cosine": ("cosine of W_n and g_n where qk-norm's ε is next to nothing", "1"),
     "repeat_error": ("largest difference between W_N of both passes", "1"),
@@ -244,90 +279,6 @@ LABELS = {
     "exact_step": ("optimizer steps done before, n", "step"),
     "slice": ("place among the queries and keys of all layers and heads", "1"),
 }
-
-
-def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
-    """The paper's two panels, then cosines, the end of the run, Lemma 2 and the radial term."""
-    canvas, grid = plotting.canvas(13, 7.2, nrows=2, ncols=3)
-    panels = (
-        lambda panel, data: _products_of(panel, data, "qk_norm"),
-        lambda panel, data: _products_of(panel, data, "no_qk_norm"),
-        _cosines,
-        _towards_the_end,
-        _own,
-        _radial,
-    )
-    for letter, panel, draw in zip("abcdef", grid.flat, panels, strict=True):
-        panel.set_title(f"({letter}) {draw(panel, dataset)}", loc="left")
-        panel.set(yscale="log")
-    with_and_without = grid.flat[:2]
-    limits = [panel.get_ylim() for panel in with_and_without]
-    for panel in with_and_without:
-        panel.set_ylim(np.min(limits), np.max(limits))
-    return {"": canvas}
-
-
-def _products_of(panel: axes.Axes, data: xr.Dataset, network: str) -> str:
-    label, colour = NETWORKS[network]
-    inner = abs(data.inner.sel(network=network))
-    first = inner.isel(seed=0)
-    panel.plot(data.step, first.values, color=colour, linewidth=0.3, alpha=0.35)
-    panel.plot(data.step, inner.median(("seed", "slice")), color="black", label="median, all seeds")
-    panel.set(xlabel="step n", ylabel="|⟨W_N, gₙ⟩|")
-    panel.legend(loc="lower left")
-    return f"{label}: every slice of one seed"
-
-
-def _band(panel: axes.Axes, x: xr.DataArray, values: xr.DataArray, label: str, **style) -> None:
-    """Median and middle 80% over seeds and slices."""
-    low, middle, high = values.quantile([0.1, 0.5, 0.9], ("seed", "slice")).values
-    panel.fill_between(x, low, high, alpha=0.15, linewidth=0, color=style["color"])
-    panel.plot(x, middle, label=label, **style)
-
-
-def _cosines(panel: axes.Axes, data: xr.Dataset) -> str:
-    for network, (label, colour) in NETWORKS.items():
-        values = abs(data.cosine.sel(network=network))
-        _band(panel, data.step, values, label, color=colour, linewidth=0.6)
-    panel.axhline(data.chance, color="black", linestyle=":", label="chance, 1/√entries")
-    panel.set(xlabel="step n", ylabel="|cosine of W_N and gₙ|")
-    panel.legend(loc="lower left")
-    return "cosines: median and middle 80%"
-
-
-def _towards_the_end(panel: axes.Axes, data: xr.Dataset) -> str:
-    remaining = data.sizes["step"] - data.step
-    for network, (label, colour) in NETWORKS.items():
-        values = abs(data.cosine.sel(network=network))
-        _band(panel, remaining, values, label, color=colour, linewidth=0.8)
-    panel.axhline(data.chance, color="black", linestyle=":", label="chance")
-    panel.set(xscale="log", xlabel="steps left, N - n", ylabel="|cosine of W_N and gₙ|")
-    panel.invert_xaxis()
-    panel.legend(loc="lower left")
-    return "the same against the distance to the end"
-
-
-def _own(panel: axes.Axes, data: xr.Dataset) -> str:
-    for network, (label, colour) in NETWORKS.items():
-        values = abs(data.own_cosine.sel(network=network))
-        _band(panel, data.step, values, label, color=colour, linewidth=0.6)
-    exact = abs(data.exact_cosine)
-    _band(
-        panel, data.exact_step, exact, f"qk-norm, ε = {EXACT_EPS:g}", color="tab:green", linewidth=1
-    )
-    panel.set(xlabel="step n", ylabel="|cosine of Wₙ and gₙ|")
-    panel.legend(loc="lower right", bbox_to_anchor=(1, 0.05))
-    return "Lemma 2: 0 for a scale-invariant weight"
-
-
-def _radial(panel: axes.Axes, data: xr.Dataset) -> str:
-    for network, (label, colour) in NETWORKS.items():
-        values = data.radial_share.sel(network=network).median("seed")
-        panel.plot(data.step, values, label=label, color=colour, linewidth=0.8)
-    panel.axhline(1, color="black", linestyle=":", label="equal")
-    panel.set(xlabel="step n", ylabel="|2⟨Wₙ, uₙ⟩| / η‖uₙ‖²")
-    panel.legend(loc="lower right", bbox_to_anchor=(1, 0.15))
-    return "what Theorem 2 drops over what it keeps"
 
 
 SMALL = GPTConfig(vocab_size=256, context=32, num_layers=2, num_heads=2, width=64)
@@ -341,9 +292,11 @@ FIGURE = Figure(
     "dropout {model.dropout:g}, N = {num_steps} steps, {num_seeds} seeds; every head's query and "
     "key matrix. W_N stands at the end of the run, g_n is the gradient at step n of the same run. "
     "(a, b) |⟨W_N, g_n⟩| with and without qk-norm. (c) Its cosine, which does not fall with ‖g_n‖, "
-    "beside that of random directions. (d) The cosine against the steps that are left. (e) Each "
-    "step's own gradient: orthogonal under qk-norm up to LayerNorm's ε. (f) The term -2⟨W, u⟩ that "
-    "the assumption is to justify dropping, over the term that is kept.",
+    "beside that of random directions. (d) Its mean over slices and seeds, with its sign, against "
+    "the steps that are left, and what g_n itself has put into W_N. (e) Each step's own gradient: "
+    "orthogonal under qk-norm up to LayerNorm's ε. (f) The size of the term -2⟨W, u⟩ that the "
+    "assumption is to justify dropping, over the term that is kept: 2γ/(1-γ) for gradients that "
+    "are noise. Medians over slices and seeds.",
     presets={
         "smoke": Config(
             model=replace(SMOKE_MODEL, num_heads=2),

@@ -1,0 +1,405 @@
+"""What a solution of the flow costs in gradients (not in the paper, whose Appendix I has Euler's).
+
+`solve_flow`'s two methods and diffrax's on `flow_vector_field`, on a quadratic, a logistic
+regression with minibatches and a nanoGPT. All of it in float64: float32's rounding is as large as
+the better methods' errors on the network.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import xarray as xr
+from jax.flatten_util import ravel_pytree
+from jax.typing import ArrayLike
+
+from experiments.config import TrainingConfig
+from experiments.figures import Figure
+from experiments.intervals import END_LABEL, ENDS, means_over_seeds
+from experiments.max_updates import LAPTOP_MODEL, SMOKE_MODEL
+from experiments.results import labelled
+from experiments.running import Run
+from experiments.solver_cost_plot import plot
+from experiments.tasks import language_task
+from kadam_jax.flow import flow_vector_field, solve_flow
+from kadam_jax.members import grid
+
+Substeps = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Config(TrainingConfig):
+    """What is solved, and with how many substeps a step; dropout is off.
+
+    Attributes:
+      small_rate: Learning rate of the quadratic and the logistic regression.
+      small_steps: Optimizer steps that their flows last; `num_steps` is the network's.
+      b1: γ.
+      b2: β.
+      goal: K of Euler's scheme whose error others are measured by, one of `euler`.
+      reference: K of the exponential integrator for the network's converged solution, at least
+        twice as many as the most of `exponential`.
+      small_reference: The same for the others, where better methods have smaller errors.
+      euler: K of the paper's Euler scheme.
+      exponential: K of the exponential integrator.
+      heun: K of Heun's method.
+      tsit5: K of Tsitouras's method, of order 5.
+    """
+
+    num_steps: int = 3
+    small_rate: float = 0.03
+    small_steps: int = 12
+    b1: float = 0.9
+    b2: float = 0.999
+    goal: int = 100
+    reference: int = 64
+    small_reference: int = 1024
+    euler: Substeps = (10, 30, 100, 300)
+    exponential: Substeps = (1, 2, 3, 4, 8, 16)
+    heun: Substeps = (4, 8, 16, 32)
+    tsit5: Substeps = (2, 4, 8, 16)
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name in ("euler", "exponential", *SOLVERS):
+            substeps = getattr(self, name)
+            if len(substeps) < 2 or min(substeps) < 1 or list(substeps) != sorted(set(substeps)):
+                raise ValueError(f"{name} must be two or more rising numbers, got {substeps}")
+        if self.goal not in self.euler:
+            raise ValueError(f"goal must be one of euler={self.euler}, got {self.goal}")
+        for name in ("reference", "small_reference"):
+            if getattr(self, name) < 2 * max(self.exponential):
+                raise ValueError(
+                    f"{name} must be twice the most of exponential={self.exponential} or more, got "
+                    f"{getattr(self, name)}"
+                )
+        if self.small_steps < 1:
+            raise ValueError(f"small_steps must be at least 1, got {self.small_steps}")
+        for name in ("b1", "b2"):
+            if not 0 < getattr(self, name) < 1:
+                raise ValueError(f"{name} must be in (0, 1), got {getattr(self, name)}")
+
+
+class Method(NamedTuple):
+    """A way to solve the flow."""
+
+    substeps: str
+    """The configuration's field that has its K."""
+    each: int
+    """Gradients a substep."""
+    once: int
+    """Gradients that every step adds."""
+
+
+SOLVERS = {"heun": diffrax.Heun(), "tsit5": diffrax.Tsit5()}
+VARIABLES = ("t", "x")
+"""In which diffrax's substeps are even; t = (n + x²)η within step n."""
+METHODS: Mapping[str, Method] = {
+    "euler": Method("euler", 1, 0),
+    "exponential": Method("exponential", 1, 1),
+    "heun_t": Method("heun", 2, 0),
+    "heun_x": Method("heun", 2, 0),
+    "tsit5_t": Method("tsit5", 6, 1),
+    "tsit5_x": Method("tsit5", 6, 1),
+}
+
+
+class Problem(NamedTuple):
+    """A flow to solve."""
+
+    grad_fn: Callable[[jax.Array, Any], jax.Array]
+    start: jax.Array
+    """The parameters, a vector."""
+    batches: Any
+    """Leading axis of the number of steps."""
+    rate: float
+    reference: int
+    """Substeps of the converged solution."""
+
+    @property
+    def num_steps(self) -> int:
+        """How many steps the flow lasts."""
+        return len(jax.tree.leaves(self.batches)[0])
+
+
+def quadratic(config: Config, run: Run, key: jax.Array) -> Problem:
+    """Ten parameters, curvatures from 0.1 to 1, the same at every step."""
+    del run
+    turn = np.linalg.qr(np.random.default_rng(0).standard_normal((10, 10)))[0]
+    hessian = jnp.asarray(turn @ np.diag(np.geomspace(0.1, 1, 10)) @ turn.T)
+    start, steps = jax.random.normal(key, 10), jnp.zeros(config.small_steps)
+    rate, reference = config.small_rate, config.small_reference
+    return Problem(lambda theta, _: hessian @ theta, start, steps, rate, reference)
+
+
+def logistic(config: Config, run: Run, key: jax.Array) -> Problem:
+    """Ten parameters, another sixteen examples at every step."""
+    del run
+    drawn = jax.random.normal(key, (16 * config.small_steps + 1, 11))  # one draw compiles faster
+    rows, start = drawn[:-1].reshape(config.small_steps, 16, 11), drawn[-1]
+    examples, noise = rows[..., 1:], rows[..., 0]
+    labels = examples @ jnp.linspace(-2, 2, 10) + noise > 0
+
+    def loss(theta, batch):
+        examples, labels = batch
+        return optax.sigmoid_binary_cross_entropy(examples @ theta, labels.astype(float)).mean()
+
+    rate, reference = config.small_rate, config.small_reference
+    return Problem(jax.grad(loss), start[1:] / 3, (examples, labels), rate, reference)
+
+
+def nanogpt(config: Config, run: Run, key: jax.Array) -> Problem:
+    """The transformer, another batch of text at every step.
+
+    Its parameters are one vector: with each array apart diffrax's steps take long to compile.
+    """
+    if run.corpus is None:
+        raise ValueError("run.corpus must be a corpus to train on, got None")
+    task = language_task(replace(config.model, dtype="float64"), run.corpus, config.batch)
+    init_key, sample_key = jax.random.split(key)
+    params, state = task.init(init_key)
+    start, tree_of = ravel_pytree(jax.tree.map(lambda x: x.astype(float), params))
+    return Problem(
+        jax.grad(lambda theta, batch: task.evaluate(tree_of(theta), state, batch)),
+        start,
+        jax.vmap(task.sample)(jax.random.split(sample_key, config.num_steps)),
+        config.learning_rate,
+        config.reference,
+    )
+
+
+PROBLEMS: Mapping[str, Callable[[Config, Run, jax.Array], Problem]] = {
+    "quadratic": quadratic,
+    "logistic regression": logistic,
+    "nanoGPT": nanogpt,
+}
+
+
+def by_diffrax(
+    problem: Problem, solver: Any, in_x: ArrayLike, substeps: ArrayLike, **decays: float
+) -> jax.Array:
+    """The parameters at the end, step by step: no step evaluates the next one's minibatch.
+
+    Args:
+      problem: What is solved.
+      solver: An explicit Runge-Kutta method of diffrax.
+      in_x: Whether substeps are even in x; may be traced.
+      substeps: Of each step; may be traced: one program does for all.
+      decays: `b1` and `b2`.
+    """
+    f, y0 = flow_vector_field(problem.grad_fn, learning_rate=problem.rate, **decays)
+
+    def step(y, now):
+        n, batch = now
+
+        def slope(x, y, args):
+            s, speed = jnp.where(in_x, x * x, x), jnp.where(in_x, 2 * x, 1)
+            dy = f((n + s) * problem.rate, y, args)
+            return jax.tree.map(lambda dy: speed * problem.rate * dy, dy)
+
+        def substep(j, carry):
+            y, state = carry
+            ends = j / substeps, (j + 1) / substeps
+            y, _, _, state, _ = solver.step(term, *ends, y, batch, state, made_jump=False)
+            return y, state
+
+        term = diffrax.ODETerm(slope)
+        start = y, solver.init(term, 0.0, 1 / substeps, y, batch)
+        return jax.lax.fori_loop(0, substeps, substep, start)[0], None
+
+    times = jnp.arange(problem.num_steps, dtype=float)
+    return jax.lax.scan(step, y0(problem.start), (times, problem.batches))[0].params
+
+
+def errors(config: Config, problem: Problem) -> dict[str, jax.Array]:
+    """Distance to the converged solution at the end, over the displacement from the start.
+
+    Returns:
+      For each method an array of shape (num_substeps,); and `reference`, the same of the converged
+      solution itself, estimated from its distance to the exponential integrator's of most substeps.
+    """
+    decays = {"b1": config.b1, "b2": config.b2}
+
+    def solve(method, substeps):
+        return solve_flow(
+            problem.grad_fn,
+            problem.start,
+            learning_rate=problem.rate,
+            num_steps=problem.num_steps,
+            substeps=substeps,
+            batches=problem.batches,
+            save=lambda state: state.time,
+            method=method,
+            **decays,
+        ).state.params
+
+    def distance(params):
+        return jnp.linalg.norm(params - converged)
+
+    converged = solve("exponential", problem.reference)
+    found = {
+        method: jnp.stack([distance(solve(method, num)) for num in getattr(config, method)])
+        for method in ("euler", "exponential")
+    }
+    for name, solver in SOLVERS.items():
+        in_x, substeps = jnp.meshgrid(jnp.arange(2), jnp.array(getattr(config, name)))
+        distances = jax.lax.map(
+            lambda how, solver=solver: distance(by_diffrax(problem, solver, *how, **decays)),
+            (in_x.T.ravel(), substeps.T.ravel()),
+        )
+        for variable, of_all in zip(VARIABLES, jnp.split(distances, 2), strict=True):
+            found[f"{name}_{variable}"] = of_all
+    # The distance is c(1/K² - 1/R²) at order 2, and c/R² the converged solution's own error.
+    ratio = problem.reference / config.exponential[-1]
+    found["reference"] = found["exponential"][-1] / (ratio**2 - 1)
+    moved = distance(problem.start)
+    return {method: distances / moved for method, distances in found.items()}
+
+
+def compute(config: Config, run: Run) -> xr.Dataset:
+    """One sweep over seeds for each problem, in float64; then `analyse`."""
+
+    def of_member(member, make):
+        return errors(config, make(config, run, jax.random.key(member["seed"])))
+
+    with jax.enable_x64(True):
+        found = [
+            run.sweep(
+                name.replace(" ", "_"),
+                partial(of_member, make=make),
+                grid(seed=config.seeds),
+                chunk_size=config.chunk_size,
+            )
+            for name, make in PROBLEMS.items()
+        ]
+    return analyse(config, {key: np.stack([each[key] for each in found]) for key in found[0]})
+
+
+def analyse(config: Config, found: Mapping[str, np.ndarray]) -> xr.Dataset:
+    """Orders, and how many gradients reach the goal.
+
+    Args:
+      config: Names the runs.
+      found: As `errors` returns it, with leading axes (problem, seed).
+
+    Returns:
+      The figure's dataset; `run` counts all substeps of all methods.
+    """
+    substeps = {name: np.array(getattr(config, m.substeps)) for name, m in METHODS.items()}
+    gradients = {name: m.each * substeps[name] + m.once for name, m in METHODS.items()}
+    member = ("problem", "seed")
+    goal = found["euler"][..., config.euler.index(config.goal)]
+    reached = [
+        np.where(found[name] <= goal[..., None], cost, np.inf).min(-1)
+        for name, cost in gradients.items()
+    ]
+    orders = [
+        -np.polyfit(np.log(each), np.log(found[name].reshape(-1, len(each)).T), 1)[0]
+        for name, each in substeps.items()
+    ]
+    data = xr.Dataset(
+        {
+            "error": ((*member, "run"), np.concatenate([found[name] for name in METHODS], -1)),
+            "reference_error": (member, found["reference"]),
+            "largest_reference_error": found["reference"].max(),
+            "goal_error": (member, goal),
+            "fewest": (("solver", *member), np.stack(reached)),
+            "order": (("solver", *member), np.reshape(orders, (-1, *goal.shape))),
+        },
+        {
+            "problem": list(PROBLEMS),
+            "end": list(ENDS),
+            "seed": np.array(config.seeds),
+            "solver": list(METHODS),
+            "run": np.arange(sum(map(len, substeps.values()))),
+            "run_solver": ("run", np.repeat(list(METHODS), [len(x) for x in substeps.values()])),
+            "substeps": ("run", np.concatenate(list(substeps.values()))),
+            "gradients": ("run", np.concatenate(list(gradients.values()))),
+        },
+    )
+    exponential = data.sel(solver="exponential")
+    columns = {
+        "goal": (data.goal_error, "error of Euler's scheme with the goal's K", "1"),
+        "fewest": (exponential.fewest, "gradients that the exponential integrator needs", "1/step"),
+        "order": (exponential.order, "order of the exponential integrator", "1"),
+    }
+    numbers, labels = means_over_seeds(
+        {
+            f"{key}_{problem}".replace(" ", "_"): (
+                values.sel(problem=problem),
+                f"{problem}: {label}",
+                units,
+            )
+            for problem in data.problem.values
+            for key, (values, label, units) in columns.items()
+        }
+    )
+    return labelled(data.assign(numbers), LABELS | labels)
+
+
+LABELS = END_LABEL | {
+    "error": ("distance to the converged solution at the end over displacement", "1"),
+    "reference_error": ("the same of the converged solution itself, estimated", "1"),
+    "largest_reference_error": ("largest error of a converged solution", "1"),
+    "goal_error": ("error of Euler's scheme at the goal's K", "1"),
+    "fewest": ("fewest gradients for the goal's error; infinite where no K has it", "1/step"),
+    "order": ("observed order, minus the slope of ln error over ln K", "1"),
+    "problem": ("what is minimised", "1"),
+    "seed": ("seed", "1"),
+    "solver": ("method", "1"),
+    "run": ("number of the run", "1"),
+    "run_solver": ("method of the run", "1"),
+    "substeps": ("substeps K of a step", "1"),
+    "gradients": ("gradients a step", "1/step"),
+}
+
+FIGURE = Figure(
+    name="solver_cost",
+    title="What a solution of the flow costs: error against gradients",
+    paper="not in the paper",
+    caption="How far each way to solve the flow is from the converged solution at the end, over "
+    "the displacement from the start, against gradients a step, {num_seeds} seeds: (a) a "
+    "ten-parameter quadratic with one gradient all along and (b) a logistic regression with "
+    "another 16 examples at each of {small_steps} steps, learning rate {small_rate:g}; (c) a "
+    "nanoGPT ({model.num_layers} layers, width {model.width}, {corpus} corpus, batch {batch}, "
+    "without dropout) over {num_steps} steps, learning rate {learning_rate:g}; γ = {b1:g}, "
+    "β = {b2:g}, all in float64. The converged solution is the exponential integrator's with "
+    "K = {small_reference} in (a) and (b), {reference} in (c); panels are grey below its own "
+    "error, estimated for order 2. The dotted line is the error of the paper's Euler scheme with "
+    "K = {goal}; titles have the fewest gradients a step with which the exponential integrator's "
+    "is no larger. Dashed: diffrax's methods with even substeps in t, where the √t of u at the "
+    "start of a minibatch keeps them to order 1.5; in x, where t = (n + x²)η, they have more. (d) "
+    "The slopes of ln error over ln K, all K. Tsit5's stages put second moments below 0 where they "
+    "start from nothing, and u then is large: on the network its errors are not yet in the regime "
+    "of its order.",
+    presets={
+        "smoke": Config(
+            model=SMOKE_MODEL,
+            batch=2,
+            num_steps=2,
+            num_seeds=2,
+            small_steps=2,
+            goal=6,
+            reference=8,
+            small_reference=16,
+            euler=(3, 6),
+            exponential=(1, 2),
+            heun=(1, 2),
+            tsit5=(1, 2),
+        ),
+        "laptop": Config(model=LAPTOP_MODEL),
+        "paper": Config(batch=64, num_steps=10, num_seeds=8, small_steps=100, chunk_size=4),
+    },
+    compute=compute,
+    plot=plot,
+    minimum={
+        **{"num_seeds": 5, "num_steps": 3, "small_steps": 12, "goal": 100, "reference": 64},
+        **{"model.num_layers": 1, "model.width": 64},
+    },
+)

@@ -1,0 +1,137 @@
+"""The equation that a flow solves: its numbers, checked, and what gives u from m and √v."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from kadam_jax.normalization import _quotient as quotient
+from kadam_jax.normalization import accumulator_dtype, check_decays, check_eps
+from kadam_jax.strategies import stage_decays
+
+# All the weight in a moving average of rate a = (1-b)/b at s = t/η, where b = 1/(1+a).
+BIAS_CORRECTIONS: Mapping[str, Callable] = MappingProxyType(
+    {
+        "discrete": lambda rate, s: -jnp.expm1(-(1 + s) * jnp.log1p(rate)),  # 1 - b^(1+s)
+        "continuous": lambda rate, s: -jnp.expm1(-jnp.where(s > 0, s, 1) * rate),  # 0/0 at s = 0
+    }
+)
+
+
+class Numbers(NamedTuple):
+    """The equation's numbers; rates are in units of 1/η."""
+
+    learning_rate: Any
+    eps: Any
+    coupled_decay: Any
+    decoupled_decay: Any
+    mu_rates: Any  # (1-γ)/γ of each stage, from a γ that isn't rounded yet
+    nu_rates: Any  # (1-β)/β
+
+
+class Corrections(NamedTuple):
+    """Of every stage at one time s = t/η."""
+
+    scale: jax.Array  # (k,): √(1-β^(1+s)) / (1-γ^(1+s))
+    eps: jax.Array  # (k,): ε √(1-β^(1+s))
+    sign: jax.Array | None  # 1 at s = 0 where u(0+) is sign(g), else 0; None if it never is
+
+
+def numbers_of(learning_rate, k, b1, b2, eps, strategy, weight_decay, coupled) -> Numbers:
+    """Checked, and made before any rounding."""
+    if callable(learning_rate):
+        raise TypeError("learning_rate must be a number, a flow's unit of time, got a schedule")
+    if not isinstance(learning_rate, Tracer) and not learning_rate > 0:
+        raise ValueError(f"learning_rate must be positive, got {learning_rate}")
+    check_eps(eps)
+    check = partial(check_decays, open_at_zero=True)
+    b1s = stage_decays("b1", b1, k, strategy, check)
+    b2s = stage_decays("b2", b2, k, strategy, check)
+    return Numbers(
+        learning_rate,
+        eps,
+        coupled_decay=weight_decay if coupled else 0.0,
+        decoupled_decay=0.0 if coupled else weight_decay,
+        mu_rates=tuple((1 - b) / b for b in b1s),
+        nu_rates=tuple((1 - b) / b for b in b2s),
+    )
+
+
+def check_count(name: str, value: int) -> None:
+    """Raise TypeError or ValueError for what is no Python int of at least 1."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a Python int, got {value!r}")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+def check_name(argument: str, name: str, table: Mapping[str, Any]) -> None:
+    """Raise ValueError for a name that the table hasn't."""
+    if name not in table:
+        raise ValueError(f"{argument} must be one of {', '.join(table)}, got {name!r}")
+
+
+def rounded(numbers: Numbers, dtype) -> Numbers:
+    """In one dtype, the rates stacked: (k,)."""
+    p = cast(numbers, dtype)
+    return p._replace(mu_rates=jnp.stack(p.mu_rates), nu_rates=jnp.stack(p.nu_rates))
+
+
+def corrections_at(p: Numbers, s, bias_correction: str) -> Corrections:
+    """Of all stages at s = t/η, a scalar."""
+    weight = BIAS_CORRECTIONS[bias_correction]
+    scale = jnp.sqrt(weight(p.nu_rates, s))
+    sign = jnp.where(s > 0, 0, 1) if bias_correction == "continuous" else None
+    return Corrections(scale / weight(p.mu_rates, s), p.eps * scale, sign)
+
+
+def stage_updates(x, mus, rmss, c: Corrections) -> tuple[jax.Array, ...]:
+    """u of every stage, the first one's input being `x`."""
+    updates = []
+    for i, (mu, rms) in enumerate(zip(mus, rmss, strict=True)):
+        u = quotient(c.scale[i] * mu, rms, c.eps[i])
+        x = u if c.sign is None else u + c.sign * jnp.sign(x)
+        updates.append(x)
+    return tuple(updates)
+
+
+def root(nu):
+    """√v with a finite derivative at 0; a solver's stages may put v a little below it."""
+    return jnp.where(nu != 0, jnp.sqrt(jnp.where(nu != 0, jnp.abs(nu), 1)), 0)
+
+
+def gradient_of(grad_fn, params, batch, coupled_decay):
+    """The gradient, cast to the parameters' dtypes, with coupled decay."""
+    grads = grad_fn(params) if batch is None else grad_fn(params, batch)
+    want, got = (jax.tree.map(jnp.shape, tree) for tree in (params, grads))
+    if want != got:
+        raise ValueError(
+            f"grad_fn must return the loss's gradient, shaped like params, {want}; got {got}. "
+            "Is it the loss itself? jax.grad makes the gradient."
+        )
+    return jax.tree.map(
+        lambda g, x: jnp.asarray(g, x.dtype) + coupled_decay.astype(x.real.dtype) * x, grads, params
+    )
+
+
+def as_accumulator(x) -> jax.Array:
+    """An array of at least float32."""
+    x = jnp.asarray(x)
+    if not jnp.issubdtype(x.dtype, jnp.inexact):
+        raise TypeError(f"params must be floating point or complex, got an array of {x.dtype}")
+    return x.astype(accumulator_dtype(x.dtype))
+
+
+def widest_real(leaves) -> np.dtype:
+    """The dtype for numbers that all leaves share."""
+    return jnp.result_type(*(leaf.real.dtype for leaf in leaves))
+
+
+def cast(tree, dtype):
+    """Every leaf as an array of that dtype."""
+    return jax.tree.map(lambda x: jnp.asarray(x, dtype), tree)

@@ -1,0 +1,250 @@
+"""One substep of a flow: Appendix I's, and an exponential integrator's."""
+
+from collections.abc import Callable, Mapping
+from functools import reduce
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from kadam_jax._flow_equation import Corrections, Numbers, cast, stage_updates
+from kadam_jax.normalization import _quotient as quotient
+from kadam_jax.normalization import hypot
+
+
+class Part(NamedTuple):
+    """All parameters of one dtype and what belongs to them: vectors."""
+
+    base: jax.Array  # θ at the step's start
+    moved: jax.Array  # since then: in θ itself a substep's small increment would be rounded
+    velocity: jax.Array
+    mu: tuple[jax.Array, ...]
+    rms: tuple[jax.Array, ...]
+
+    @property
+    def theta(self):
+        """θ now."""
+        return self.base + self.moved
+
+    @property
+    def real_dtype(self):
+        """Of real numbers beside it."""
+        return self.rms[0].dtype
+
+
+class Euler(NamedTuple):
+    """What a substep of Appendix I multiplies by; x and y are the rates of m and v, times 1/K."""
+
+    step: Any  # 1/K
+    mu_loss: jax.Array  # (k,): 1 - e^(-x)
+    mu_gain: jax.Array  # (k,): x e^(-x)
+    rms_loss: jax.Array  # (k,): 1 - e^(-y/2)
+    rms_gain: jax.Array  # (k,): √(y e^(-y))
+
+    @classmethod
+    def prepare(cls, p, step):
+        """For substeps of `step` steps."""
+        x, y = p.mu_rates * step, p.nu_rates * step
+        gain = jnp.sqrt(y * jnp.exp(-y))
+        return cls(step, -jnp.expm1(-x), x * jnp.exp(-x), -jnp.expm1(-y / 2), gain)
+
+
+def _euler_part(part: Part, grad, c: Euler, corrections: Corrections, p: Numbers) -> Part:
+    """Appendix I's substep."""
+    c, corrections, p = cast((c, corrections, p), part.real_dtype)
+    *inputs, update = (grad, *stage_updates(grad, part.mu, part.rms, corrections))
+    force = part.velocity + update + p.decoupled_decay * part.theta
+    return part._replace(
+        moved=part.moved + c.step * p.learning_rate * part.velocity,
+        velocity=part.velocity - 2 * c.step * force,
+        mu=tuple(
+            mu + (c.mu_gain[i] * inputs[i] - c.mu_loss[i] * mu) for i, mu in enumerate(part.mu)
+        ),
+        rms=tuple(
+            hypot(rms - c.rms_loss[i] * rms, c.rms_gain[i] * jnp.abs(inputs[i]))
+            for i, rms in enumerate(part.rms)
+        ),
+    )
+
+
+def _euler(gradient, corrections, c: Euler, p, s, parts: list[Part], grads):
+    now = corrections(s)
+    each = zip(parts, gradient(parts), strict=True)
+    return [_euler_part(part, grad, c, now, p) for part, grad in each], grads
+
+
+class Exponential(NamedTuple):
+    """From each node τ = hx² to the next; `mu_*` and `rms_*` of each stage."""
+
+    step: Any  # h = 1/K
+    fractions: jax.Array  # (nodes+1,): τ/h, from 0 to 1
+    points: jax.Array  # (nodes, points, 3): what makes the input there from that at a panel's nodes
+    mu_loss: jax.Array  # (nodes, k)
+    mu_mean: jax.Array  # (nodes, 3, k): what makes the input's mean from that at a panel's nodes
+    rms_loss: jax.Array  # (nodes, k)
+    rms_gain: jax.Array  # (nodes, points, k)
+    drift: jax.Array  # (1 - e^(-2h)) / 2
+    push: jax.Array  # (nodes,): the force's weights in what the velocity loses
+    shift: jax.Array  # (nodes,): and the parameters
+
+    @classmethod
+    def prepare(cls, p, step):
+        """For substeps of `step` steps."""
+        dtype = p.mu_rates.dtype
+        x, weights = _radau(NODES)
+        lag = -np.expm1(-2 * step * (1 - x * x))
+        weights = 2 * step * x * weights
+        x = np.concatenate([[0], x])
+
+        def masses(rates, num):
+            """The kernel's share of each Gauss point; scaled, so that constants are kept."""
+            points, weights, _ = _panels(x, num)
+            ages = step * (np.square(x[1:, None]) - np.square(points))  # (nodes, num)
+            shares = (weights * points)[..., None] * jnp.exp(-ages[..., None] * rates[None, None])
+            return shares / shares.sum(1, keepdims=True)
+
+        def exponents(rates):
+            return -jnp.outer(step * np.diff(x * x), rates)
+
+        losses = [-jnp.expm1(exponents(rates)) for rates in (p.mu_rates, p.nu_rates)]
+        return cast(
+            cls(
+                step,
+                jnp.asarray(x * x),
+                jnp.asarray(_panels(x, 3)[2]),
+                losses[0],
+                jnp.einsum("nqk,nqj->njk", masses(p.mu_rates, 8), _panels(x, 8)[2]),
+                -jnp.expm1(exponents(p.nu_rates) / 2),
+                jnp.sqrt(losses[1][:, None] * masses(p.nu_rates, 3)),
+                -np.expm1(-2 * step) / 2,
+                2 * weights * (1 - lag),
+                weights * lag,
+            ),
+            dtype,
+        )
+
+
+NODES = 4  # an even number: quadratics go through x at nodes 0, 1, 2, then 2, 3, 4
+
+
+def _radau(num: int) -> tuple[np.ndarray, np.ndarray]:
+    """Gauss-Radau nodes and weights on [0, 1], the end 1 among them."""
+    legendre = np.polynomial.legendre.Legendre.basis
+    nodes = np.sort(-(legendre(num - 1) + legendre(num)).roots().real)
+    nodes[-1] = 1
+    powers = np.arange(num)
+    weights = np.linalg.solve(nodes ** powers[:, None], (1 - (-1.0) ** (powers + 1)) / (powers + 1))
+    return (1 + nodes) / 2, weights / 2
+
+
+def _panels(x: np.ndarray, num: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Gauss points between successive nodes, their weights, and the quadratics of the panel there.
+
+    Shapes (nodes, num), (nodes, num), (nodes, num, 3).
+    """
+    points, weights = np.polynomial.legendre.leggauss(num)
+    half = np.diff(x)[:, None] / 2
+    at = x[:-1, None] + half * (1 + points)
+    panels = np.array([x[i : i + 3] for i in range(0, NODES, 2) for _ in range(2)])  # (nodes, 3)
+    lagrange = [
+        np.prod(
+            [
+                (at - panels[:, None, i]) / (panels[:, j] - panels[:, i])[:, None]
+                for i in range(3)
+                if i != j
+            ],
+            axis=0,
+        )
+        for j in range(3)
+    ]
+    return at, half * weights, np.stack(lagrange, -1)
+
+
+def _exponential_part(
+    part: Part, grad, next_grad, next_moved, c: Exponential, first, corrections, p
+) -> Part:
+    """A substep for a gradient and, where it decays, a θ that go linearly to their next values."""
+    c, first, corrections, p = cast((c, first, corrections, p), part.real_dtype)
+    inputs = [grad + fraction * (next_grad - grad) for fraction in c.fractions]  # at each node
+    mus, rmss = [], []
+    for i, start in enumerate(stage_updates(grad, part.mu, part.rms, first)):
+        mu, rms, outputs = part.mu[i], part.rms[i], [start]
+        for node in range(NODES):
+            panel = inputs[node // 2 * 2 :][:3]
+            mu = mu + c.mu_loss[node, i] * (_combine(c.mu_mean[node, :, i], panel) - mu)
+            rms = rms - c.rms_loss[node, i] * rms
+            squared = zip(c.rms_gain[node, :, i], c.points[node], strict=True)
+            rms = _norm([rms, *(gain * jnp.abs(_combine(point, panel)) for gain, point in squared)])
+            scale, eps = corrections.scale[node, i], corrections.eps[node, i]
+            outputs.append(quotient(scale * mu, rms, eps))
+        inputs = outputs
+        mus.append(mu)
+        rmss.append(rms)
+    way = next_moved - part.moved
+    forces = [
+        x + p.decoupled_decay * (part.theta + fraction * way)
+        for x, fraction in zip(inputs[1:], c.fractions[1:], strict=True)
+    ]
+    drift = c.drift * part.velocity
+    return part._replace(
+        moved=part.moved + p.learning_rate * (drift - _combine(c.shift, forces)),
+        velocity=part.velocity - 2 * drift - _combine(c.push, forces),
+        mu=tuple(mus),
+        rms=tuple(rmss),
+    )
+
+
+@jax.custom_jvp
+def _norm(arrays):
+    """√Σa² of a list, each a >= 0, exact under scaling by powers of two, 0 with a derivative of 0.
+
+    The derivative is written out since XLA takes minutes over a chain of derivatives of `hypot`.
+    """
+    largest = reduce(jnp.maximum, arrays)
+    scale = jnp.where(largest != 0, largest, jnp.inf)
+    return largest * jnp.sqrt(sum(jnp.square(a / scale) for a in arrays))
+
+
+@_norm.defjvp
+def _norm_jvp(primals, tangents):
+    norm = _norm(*primals)
+    scale = jnp.where(norm != 0, norm, jnp.inf)
+    return norm, _combine([a / scale for a in primals[0]], tangents[0])
+
+
+def _combine(weights, arrays):
+    return reduce(jnp.add, (weight * x for weight, x in zip(weights, arrays, strict=True)))
+
+
+def _exponential(gradient, corrections, c: Exponential, p, s, parts: list[Part], grads):
+    times = corrections(s), jax.vmap(corrections)(s + c.step * c.fractions[1:])
+
+    def advance(next_grads, next_moved):
+        each = zip(parts, grads, next_grads, next_moved, strict=True)
+        return [_exponential_part(*one, c, *times, p) for one in each]
+
+    way = c.step * p.learning_rate
+    drifted = [x.moved + way.astype(x.real_dtype) * x.velocity for x in parts]
+    predicted = advance(grads, drifted)
+    next_grads = gradient(predicted)
+    return advance(next_grads, [x.moved for x in predicted]), next_grads
+
+
+class Method(NamedTuple):
+    """How a substep is made."""
+
+    start: Callable  # (gradient, parts) -> what a step's first substep needs of the gradient
+    prepare: Callable  # (numbers, 1/K) -> what doesn't depend on the time
+    substep: Callable  # -> parts at its end, and what the next one needs of the gradient
+
+
+METHODS: Mapping[str, Method] = MappingProxyType(
+    {
+        "euler": Method(lambda gradient, parts: None, Euler.prepare, _euler),
+        "exponential": Method(
+            lambda gradient, parts: gradient(parts), Exponential.prepare, _exponential
+        ),
+    }
+)

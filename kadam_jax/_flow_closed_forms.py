@@ -11,7 +11,9 @@ from jax.typing import ArrayLike
 from kadam_jax._flow_equation import (
     BIAS_CORRECTIONS,
     check_count,
+    check_function,
     check_name,
+    check_number,
     corrections_at,
     numbers_of,
     root,
@@ -87,7 +89,9 @@ def continuous_update(
       u(t), of the gradient's shape.
 
     Raises:
-      ValueError: a concrete `b1` or `b2` is outside (0, 1), or `bias_correction` unknown.
+      ValueError: a concrete `b1` or `b2` is outside (0, 1), `t` negative, or `bias_correction`
+        unknown.
+      TypeError: `t` is no scalar, or `gradient` no function.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -99,6 +103,10 @@ def continuous_update(
       Proposition 1.
     """
     p = numbers_of(learning_rate, 1, b1, b2, 0.0, "naive", 0.0, False)
+    check_function("gradient", gradient)
+    check_number("t", t)
+    if not isinstance(t, Tracer) and not np.asarray(t) >= 0:
+        raise ValueError(f"t must be at least 0, got {t}")
     check_count("panels", panels)
     check_name("bias_correction", bias_correction, BIAS_CORRECTIONS)
     p = rounded(p, jnp.promote_types(jnp.result_type(t, float), jnp.float32))
@@ -111,7 +119,7 @@ def continuous_update(
         ages = jnp.minimum(rate * s, 40) * nodes.astype(s.dtype)  # in the kernel's own time
         masses = jnp.minimum(rate * s, 40) * weights.astype(s.dtype) * jnp.exp(-ages)
         values = jax.vmap(lambda age: function(gradient((s - age / rate) * p.learning_rate)))(ages)
-        return jnp.tensordot(masses.astype(values.dtype), values, 1)
+        return jnp.tensordot(masses, values.astype(jnp.promote_types(values.dtype, s.dtype)), 1)
 
     mu = average(p.mu_rates[0], lambda g: g)
     nu = average(p.nu_rates[0], lambda g: jnp.square(jnp.abs(g)))

@@ -44,14 +44,18 @@ class Corrections(NamedTuple):
 
 def numbers_of(learning_rate, k, b1, b2, eps, strategy, weight_decay, coupled) -> Numbers:
     """Checked, and made before any rounding."""
-    if callable(learning_rate):
-        raise TypeError("learning_rate must be a number, a flow's unit of time, got a schedule")
+    check_number("learning_rate", learning_rate)
+    check_number("weight_decay", weight_decay)
     if not isinstance(learning_rate, Tracer) and not learning_rate > 0:
         raise ValueError(f"learning_rate must be positive, got {learning_rate}")
+    if not isinstance(coupled, bool | np.bool_):
+        raise TypeError(f"coupled must be a Python bool, since it is static, got {coupled!r}")
     check_eps(eps)
     check = partial(check_decays, open_at_zero=True)
     b1s = stage_decays("b1", b1, k, strategy, check)
     b2s = stage_decays("b2", b2, k, strategy, check)
+    _check_stages("b1", b1s)
+    _check_stages("b2", b2s)
     return Numbers(
         learning_rate,
         eps,
@@ -60,6 +64,29 @@ def numbers_of(learning_rate, k, b1, b2, eps, strategy, weight_decay, coupled) -
         mu_rates=tuple((1 - b) / b for b in b1s),
         nu_rates=tuple((1 - b) / b for b in b2s),
     )
+
+
+def _check_stages(name: str, decays: tuple[Any, ...]) -> None:
+    """Raise ValueError for a decay so near 0 that its rate is no float32."""
+    least = np.finfo(np.float32).tiny
+    for decay in decays:
+        if not isinstance(decay, Tracer) and decay < least:
+            raise ValueError(f"{name} must be at least {least} at every stage, got {decay}")
+
+
+def check_number(name: str, value: Any) -> None:
+    """Raise TypeError for what is no real scalar, ValueError for one that is known not finite."""
+    value = value if isinstance(value, Tracer) else np.asarray(value)
+    if value.ndim or not any(jnp.issubdtype(value.dtype, x) for x in (np.floating, np.integer)):
+        raise TypeError(f"{name} must be a single real number, got {value!r}")
+    if not isinstance(value, Tracer) and not np.isfinite(value):
+        raise ValueError(f"{name} must be finite, got {value}")
+
+
+def check_function(name: str, value: Any) -> None:
+    """Raise TypeError for what can't be called."""
+    if not callable(value):
+        raise TypeError(f"{name} must be a function, got {value!r}")
 
 
 def check_count(name: str, value: int) -> None:
@@ -72,7 +99,7 @@ def check_count(name: str, value: int) -> None:
 
 def check_name(argument: str, name: str, table: Mapping[str, Any]) -> None:
     """Raise ValueError for a name that the table hasn't."""
-    if name not in table:
+    if not isinstance(name, str) or name not in table:
         raise ValueError(f"{argument} must be one of {', '.join(table)}, got {name!r}")
 
 
@@ -114,13 +141,25 @@ def gradient_of(grad_fn, params, batch, coupled_decay):
             f"grad_fn must return the loss's gradient, shaped like params, {want}; got {got}. "
             "Is it the loss itself? jax.grad makes the gradient."
         )
-    return jax.tree.map(
-        lambda g, x: jnp.asarray(g, x.dtype) + coupled_decay.astype(x.real.dtype) * x, grads, params
-    )
+
+    def of_leaf(grad, x):
+        if jnp.iscomplexobj(grad) and not jnp.iscomplexobj(x):
+            raise TypeError(
+                f"grad_fn must return real gradients for real params, got {jnp.result_type(grad)}"
+            )
+        return jnp.asarray(grad, x.dtype) + coupled_decay.astype(x.real.dtype) * x
+
+    return jax.tree.map(of_leaf, grads, params)
 
 
-def as_accumulator(x) -> jax.Array:
-    """An array of at least float32."""
+def accumulators(params):
+    """Arrays of at least float32 for all parameters."""
+    if not jax.tree.leaves(params):
+        raise ValueError(f"params must hold at least one array, got {params!r}")
+    return jax.tree.map(_accumulator, params)
+
+
+def _accumulator(x) -> jax.Array:
     x = jnp.asarray(x)
     if not jnp.issubdtype(x.dtype, jnp.inexact):
         raise TypeError(f"params must be floating point or complex, got an array of {x.dtype}")

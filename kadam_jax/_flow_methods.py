@@ -102,8 +102,8 @@ class Exponential(NamedTuple):
             """The kernel's share of each Gauss point; scaled, so that constants are kept."""
             points, weights, _ = _panels(x, num)
             ages = step * (np.square(x[1:, None]) - np.square(points))  # (nodes, num)
-            shares = (weights * points)[..., None] * jnp.exp(-ages[..., None] * rates[None, None])
-            return shares / shares.sum(1, keepdims=True)
+            exponents = np.log(weights * points)[..., None] - ages[..., None] * rates[None, None]
+            return jax.nn.softmax(exponents, axis=1)  # of a large rate no share is 0/0
 
         def exponents(rates):
             return -jnp.outer(step * np.diff(x * x), rates)

@@ -430,7 +430,31 @@ def test_proposition_1_is_the_update_of_the_flow(x64, bias_correction, b1):
     np.testing.assert_allclose(smooth(), smooth(panels=640), rtol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [int, jnp.float16, jnp.bfloat16, complex])
+def test_proposition_1_is_as_precise_whatever_the_gradients_dtype(dtype):
+    def update(dtype):
+        return continuous_update(lambda t: jnp.full(2, 3, dtype), 0.5, learning_rate=0.01)
+
+    np.testing.assert_allclose(update(dtype), update(float), rtol=1e-6)
+
+
 # What may be done with it
+
+
+@CORRECTIONS
+def test_decays_near_both_ends_are_solved(bias_correction):
+    """Near 0 a stage keeps nothing: of a constant gradient u is the sign."""
+    b1, b2 = np.meshgrid(*[[1e-7, 1e-3, 0.9, 1 - 1e-7]] * 2)
+
+    def solve(b1, b2):
+        return solve_flow(
+            jnp.ones_like, START, learning_rate=0.1, num_steps=3, substeps=2, method="exponential",
+            b1=b1, b2=b2, bias_correction=bias_correction, save=lambda state: state.updates[0],
+        ).saved[1:]  # fmt: skip
+
+    updates = jax.vmap(solve)(b1.ravel(), b2.ravel())
+    assert jnp.isfinite(updates).all()
+    np.testing.assert_allclose(updates[(np.maximum(b1, b2) < 0.5).ravel()], 1, rtol=1e-3)
 
 
 @METHODS
@@ -594,10 +618,28 @@ def test_memory_grows_with_what_is_saved_alone():
         ({"bias_correction": None}, ValueError, "must be one of discrete, continuous, got None"),
         ({"save": lambda state: None}, ValueError, "save must return what is to be kept"),
         ({"learning_rate": 0.0}, ValueError, "learning_rate must be positive, got 0.0"),
-        ({"learning_rate": optax.constant_schedule(0.1)}, TypeError, "got a schedule"),
+        ({"learning_rate": np.inf}, ValueError, "learning_rate must be finite, got inf"),
+        ({"weight_decay": np.nan}, ValueError, "weight_decay must be finite, got nan"),
+        *(
+            ({name: value}, TypeError, f"{name} must be a single real number, got")
+            for name in ("learning_rate", "weight_decay")
+            for value in (optax.constant_schedule(0.1), None, "0.1", 1j, True, jnp.full(3, 0.1))
+        ),
+        ({"coupled": "no"}, TypeError, "coupled must be a Python bool, .* got 'no'"),
+        ({"b1": 1e-30}, ValueError, "b1 must be at least 1.17.*e-38 at every stage, got 0.0"),
+        ({"b2": [1e-40]}, ValueError, "b2 must be at least 1.17.*e-38 at every stage, got 1e-40"),
         ({"eps": -1.0}, ValueError, "eps must be at least 0, got -1.0"),
         ({"params": jnp.arange(3)}, TypeError, "params must be floating point or complex"),
+        (
+            {"params": {"a": None}},
+            ValueError,
+            "params must hold at least one array, got {'a': None}",
+        ),
         ({"grad_fn": jnp.sum}, ValueError, "grad_fn must return the loss's gradient"),
+        ({"grad_fn": lambda x: 1j * x}, TypeError, "real gradients for real params, got complex64"),
+        ({"grad_fn": jnp.ones(3)}, TypeError, "grad_fn must be a function, got Array"),
+        ({"save": None}, TypeError, "save must be a function, got None"),
+        ({"method": ["euler"]}, ValueError, r"method must be one of .*, got \['euler'\]"),
     ],
 )
 def test_a_bad_argument_is_named(change, error, message):
@@ -611,5 +653,11 @@ def test_bad_arguments_of_the_closed_forms_are_named():
         flow.unforced_rates(0.6, 1.0)
     with pytest.raises(ValueError, match=r"decay must be in \(0, 1\), got 1"):
         moving_average_kernel(0.0, 1.0, 1, learning_rate=0.1)
+    with pytest.raises(ValueError, match="t must be at least 0, got -1"):
+        continuous_update(jnp.cos, -1.0, learning_rate=0.1)
+    with pytest.raises(TypeError, match="t must be a single real number, got array"):
+        continuous_update(jnp.cos, jnp.ones(2), learning_rate=0.1)
+    with pytest.raises(TypeError, match="gradient must be a function, got 1"):
+        continuous_update(1.0, 1.0, learning_rate=0.1)
     with pytest.raises(ValueError, match="bias_correction must be one of"):
         flow_vector_field(jnp.sin, learning_rate=0.1, bias_correction="none")

@@ -1,15 +1,18 @@
 """Checkpoints of a run on orbax: whole or not there, checked before use, restored strictly.
 
 FOLDER/STEP/arrays/   the arrays, in orbax's own format, one entry for each leaf
-FOLDER/STEP/run/      run.json: configuration, data position, metrics, and what each leaf is
+FOLDER/STEP/run/      run.json: schema, configuration, data position, metrics, what each leaf is
 .../checksums.json    in both: the SHA-256 of every file, written before the step counts
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import logging
 import math
+import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,6 +32,9 @@ from experiments.running import say
 ARRAYS, RUN = ITEMS = ("arrays", "run")
 RUN_FILE = "run.json"
 CHECKSUMS = "checksums.json"
+ORBAX_MARK = "_CHECKPOINT_METADATA"
+SCHEMA = 1
+"""Of run.json; another number for another meaning of what is in a checkpoint."""
 
 
 class ResumeError(ValueError):
@@ -50,8 +56,8 @@ class Checkpoints:
       async_: Whether to write in the background.
 
     Raises:
-      ResumeError: If something else lies in the folder.
-      Failed: If there can be no such folder.
+      ResumeError: If something else lies in the folder, or checkpoints of another schema.
+      Failed: If there can be no such folder, or it may not be written to.
       ValueError: If `keep` or `best` is out of range.
 
     >>> import tempfile
@@ -81,7 +87,10 @@ class Checkpoints:
         self._config, self._best = dict(config), best
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            refuse_foreign(self._folder)
+            effective = os.access in os.supports_effective_ids
+            if not os.access(self._folder, os.W_OK | os.X_OK, effective_ids=effective):
+                raise PermissionError(errno.EACCES, "not writable")
+            runs = read_runs(self._folder)
         except OSError as error:
             raise Failed(f"{folder} cannot hold checkpoints ({error.strerror})") from error
         self._manager = ocp.CheckpointManager(
@@ -96,8 +105,9 @@ class Checkpoints:
             ),
             handler_registry=_handlers(),
         )
-        logging.getLogger("absl").addFilter(_is_not_orbax)
-        self._metrics = {step: self._metric_on_disk(step) for step in self._manager.all_steps()}
+        self._quiet = _NotOrbax()
+        logging.getLogger("absl").addFilter(self._quiet)
+        self._metrics = {step: run["metrics"].get(best[0]) for step, run in runs.items()}
         self._given_up: list[int] = []  # steps passed over in the last restore
 
     def save(
@@ -119,11 +129,13 @@ class Checkpoints:
 
         Raises:
           ValueError: If a checkpoint is of this step or a later one and was not passed over.
+          TypeError: If a leaf is no array, or `position` is not JSON-able.
           Failed: If this one, or the one before in the background, could not be written.
         """
         self.wait()
         leaves = _named_leaves(arrays)
         run = {
+            "schema": SCHEMA,
             "config": self._config,
             "position": position,
             "metrics": {name: float(value) for name, value in (metrics or {}).items()},
@@ -222,7 +234,7 @@ class Checkpoints:
             self.wait()
         finally:
             self._manager.close()
-            logging.getLogger("absl").removeFilter(_is_not_orbax)
+            logging.getLogger("absl").removeFilter(self._quiet)
 
     @contextlib.contextmanager
     def _written(self) -> Iterator[None]:
@@ -234,8 +246,9 @@ class Checkpoints:
                 for path in self._folder.glob(f"*{ocp.utils.TMP_DIR_SUFFIX}*"):
                     shutil.rmtree(path, ignore_errors=True)
             self._manager.reload()  # it has forgotten those that the lost one was to replace
-            reason = str(error).splitlines()[0]
-            raise Failed(f"a checkpoint in {self._folder} was not written: {reason}") from error
+            raise Failed(
+                f"a checkpoint in {self._folder} was not written: {_reason(error)}"
+            ) from error
 
     def _best_of(self, steps: Sequence[int]) -> int | None:
         return next(iter(self._ranked(steps)), None)
@@ -249,13 +262,6 @@ class Checkpoints:
     def _has_metric(self, step: int) -> bool:
         metric = self._metrics.get(step)
         return metric is not None and math.isfinite(metric)
-
-    def _metric_on_disk(self, step: int) -> float | None:
-        try:
-            run = json.loads((self._folder / str(step) / RUN / RUN_FILE).read_text())
-            return float(run["metrics"][self._best[0]])
-        except (OSError, ValueError, KeyError, TypeError):
-            return None  # not measured, or damaged, which is reported where it is to be restored
 
     def _candidates(self, steps: Sequence[int], which: str | int) -> Sequence[int]:
         """The steps to try, in this order."""
@@ -281,6 +287,8 @@ class Checkpoints:
                 say(f"the checkpoint {self._folder / str(step)} is damaged: {damage}")
         if jax.process_count() > 1:
             whole = int(multihost_utils.broadcast_one_to_all(np.int32(whole)))
+        for step in candidates[: candidates.index(whole) if whole >= 0 else None]:
+            self._metrics.pop(step, None)  # a damaged one is not kept as the best
         if whole < 0:
             tried = ", ".join(map(str, candidates))
             raise DamagedFile(
@@ -289,19 +297,34 @@ class Checkpoints:
         return whole
 
 
-def refuse_foreign(folder: Path) -> None:
-    """Raises a ResumeError that names what is not a checkpoint in a folder of checkpoints."""
+def read_runs(folder: Path) -> dict[int, dict[str, Any]]:
+    """run.json of each step in a folder of checkpoints, the damaged ones left out.
+
+    Raises:
+      ResumeError: That names what is not a checkpoint, or one of another schema.
+    """
+    runs = {}
     for path in sorted(folder.iterdir()):
         if ocp.utils.TMP_DIR_SUFFIX in path.name:  # a kill has left it; orbax removes it
             continue
         inside = {item.name for item in path.iterdir()} if path.is_dir() else {""}
+        inside.discard(ORBAX_MARK)  # all that a kill may leave of one that was being removed
         if not path.name.isdecimal() or (inside and inside.isdisjoint(ITEMS)):
             raise ResumeError(f"{path} is not a checkpoint; checkpoints need a folder of their own")
+        if damaged_file(path, (RUN,)) is None:  # else it is reported when it is to be restored
+            run = runs[int(path.name)] = json.loads((path / RUN / RUN_FILE).read_text())
+            if (schema := run.get("schema", "absent")) != SCHEMA:
+                raise ResumeError(
+                    f"{path} is a checkpoint of another version (schema: {schema} in the "
+                    f"checkpoint, {SCHEMA} in this version); go on with that version, or anew in "
+                    "another folder"
+                )
+    return runs
 
 
-def damaged_file(path: Path) -> str | None:
+def damaged_file(path: Path, items: Sequence[str] = ITEMS) -> str | None:
     """What is wrong with the files of a checkpoint; None if they are those that were written."""
-    for item in ITEMS:
+    for item in items:
         try:
             checksums = dict(json.loads((path / item / CHECKSUMS).read_bytes()))
             for name, checksum in checksums.items():
@@ -377,9 +400,18 @@ def _checksum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _is_not_orbax(record: logging.LogRecord) -> bool:
+class _NotOrbax(logging.Filter):
     """Orbax logs the traceback of every error that it raises as well."""
-    return "orbax" not in Path(record.pathname).parts
+
+    def filter(self, record):
+        return "orbax" not in Path(record.pathname).parts
+
+
+def _reason(error: Exception) -> str:
+    """The system's own words, which TensorStore puts as a number behind a paragraph."""
+    found = re.search(r"os_error_code='(\d+)'", str(error))
+    code = int(found[1]) if found else getattr(error, "errno", None)
+    return os.strerror(code) if code else str(error).splitlines()[0]
 
 
 def _as_json(value: Any) -> Any:
@@ -400,7 +432,11 @@ def _dotted(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 def _named_leaves(tree: Any) -> dict[str, Any]:
     """Leaves by their paths, in the tree's order."""
-    return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
+    leaves = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
+    for name, leaf in leaves.items():
+        if not hasattr(leaf, "dtype"):
+            raise TypeError(f"leaf {name} must be an array, got {leaf!r}; wrap it in jnp.asarray")
+    return leaves
 
 
 def _kinds(leaves: Mapping[str, Any]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""How a training run ends that does not reach its last step."""
+"""How a command ends that does not reach its end."""
 
 
 class Stopped(Exception):

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from jax.experimental import multihost_utils
 
 from experiments.checkpoints import ResumeError
 from experiments.config import ConfigError, override
-from experiments.data.loading import DataError
+from experiments.data.loading import Data
 from experiments.outcomes import Failed
 from experiments.train_presets import TRAININGS
 from experiments.training import Job, train
@@ -41,7 +42,7 @@ def run(
     try:
         job = Job(
             config=config,
-            data=training.load(config),
+            data=load_in_turn(lambda: training.load(config)),
             problem=training.problem(config),
             unit=training.unit,
             units_per_example=training.units_per_example(config),
@@ -52,8 +53,6 @@ def run(
             profile=arguments.profile,
         )
         print(train(job, chosen, resume=arguments.resume, force=arguments.force))
-    except DataError as error:
-        raise Failed(str(error)) from error
     except ResumeError as error:
         raise ConfigError(str(error)) from error
     except jax.errors.JaxRuntimeError as error:
@@ -63,6 +62,15 @@ def run(
             f"the devices' memory is too small ({str(error).splitlines()[0]}); lower batch_size or "
             "members_at_once, or share parameters out with mesh.shard_above"
         ) from error
+
+
+def load_in_turn(load: Callable[[], Data]) -> Data:
+    """Process 0 loads first: the files that it downloads and writes are there for the others."""
+    first = jax.process_index() == 0
+    data = load() if first else None
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices("data")
+    return data if first else load()
 
 
 def start_processes(arguments: argparse.Namespace) -> None:

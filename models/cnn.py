@@ -206,6 +206,13 @@ def _affine(rngs: nnx.Rngs, shape: tuple[int, ...]) -> tuple[nnx.Param, nnx.Para
 
 
 def _max_pool(x_BxYxXxC: jax.Array, size: int) -> jax.Array:
-    """The largest of every `size` x `size` window."""
+    """The largest of every `size` x `size` window; of several the first gets the gradient.
+
+    The gradient of `max` asks which pixels equal the maximum and divides by how many do: none, where
+    a compiler computes it twice with other rounding, and not a number. A choice can't be empty.
+    """
     b, y, x, c = x_BxYxXxC.shape
-    return x_BxYxXxC.reshape(b, y // size, size, x // size, size, c).max((2, 4))
+    windows = x_BxYxXxC.reshape(b, y // size, size, x // size, size, c).swapaxes(2, 3)
+    windows = windows.reshape(b, y // size, x // size, size * size, c)
+    chosen = jax.nn.one_hot(windows.argmax(3), size * size, axis=3, dtype=bool)
+    return jnp.where(chosen, windows, 0).sum(3)

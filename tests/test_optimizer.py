@@ -138,7 +138,8 @@ def test_a_static_zero_decay_leaves_no_trace():
     params = jnp.float32(PARAMS["b"])
     assert len(jax.tree.leaves(without.init(params))) == 2 * 3
     traced = jax.jit(lambda decay: feed(kadam(0.1, weight_decay=decay), gradients, params)[1])(0.0)
-    assert_close(traced, jit_updates(without, gradients), rtol=1e-6)
+    # Sums cancel in small updates, so the unit of their error is the learning rate.
+    assert_close(traced, jit_updates(without, gradients), rtol=1e-6, atol=1e-6 * 0.1)
 
 
 # Traced hyperparameters

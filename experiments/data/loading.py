@@ -20,11 +20,13 @@ import grain
 import jax
 import numpy as np
 
+from experiments.outcomes import Failed
+
 MAX_EXAMPLES = 2**32 - 1
 """grain shuffles indices of 32 bits."""
 
 
-class DataError(ValueError):
+class DataError(Failed):
     """Data that is missing, damaged or does not fit; the message names it and says what to do."""
 
 

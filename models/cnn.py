@@ -208,8 +208,8 @@ def _affine(rngs: nnx.Rngs, shape: tuple[int, ...]) -> tuple[nnx.Param, nnx.Para
 def _max_pool(x_BxYxXxC: jax.Array, size: int) -> jax.Array:
     """The largest of every `size` x `size` window; of several the first gets the gradient.
 
-    The gradient of `max` asks which pixels equal the maximum and divides by how many do: none, where
-    a compiler computes it twice with other rounding, and not a number. A choice can't be empty.
+    The gradient of `max` asks which pixels equal the maximum and divides by how many do: none,
+    where a compiler computes them twice with other rounding. A choice can't be empty.
     """
     b, y, x, c = x_BxYxXxC.shape
     windows = x_BxYxXxC.reshape(b, y // size, size, x // size, size, c).swapaxes(2, 3)

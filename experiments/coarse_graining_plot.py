@@ -28,8 +28,8 @@ def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
         _losses,
         _differences,
     )
-    for letter, panel, draw in zip("abcdef", grid.flat, panels, strict=True):
-        panel.set_title(f"({letter}) {draw(panel, dataset)}", loc="left")
+    plotting.draw_panels(grid, dataset, panels)
+    for panel in grid.flat:
         panel.set_xlabel("step n")
     return {"": canvas}
 
@@ -52,10 +52,8 @@ def _distances(panel: axes.Axes, data: xr.Dataset, part: str) -> str:
     for run in ("coarse", "reordered"):
         label, colour, line = RUNS[run]
         values = data.distance.sel(run=run, part=part)
-        panel.fill_between(
-            data.step, values.min("seed"), values.max("seed"), color=colour, alpha=0.15, linewidth=0
-        )
-        panel.plot(data.step, values.mean("seed"), line, color=colour, label=label)
+        ends = values.min("seed"), values.mean("seed"), values.max("seed")
+        plotting.band(panel, data.step, *ends, color=colour, linestyle=line, label=label)
     panel.set(ylabel="distance from Adam / displacement", ylim=(0, None))
     panel.legend(loc="lower right")
     where = {"slices": "queries and keys", "others": "all other parameters"}[part]

@@ -21,6 +21,10 @@ PRESETS = ("smoke", "laptop", "paper")
 """smoke runs in seconds and decides nothing; laptop in minutes on two cores; paper needs an
 accelerator and has the paper's own sizes."""
 
+LAPTOP_MODEL = GPTConfig(vocab_size=256, context=32, num_layers=1, num_heads=1, width=64)
+"""One layer with a head of the paper's size; the smallest network that verdicts rest on."""
+SMOKE_MODEL = dataclasses.replace(LAPTOP_MODEL, context=16, width=16)
+
 
 class ConfigError(ValueError):
     """A configuration that cannot be computed; the message names the field."""

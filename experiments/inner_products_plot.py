@@ -22,8 +22,7 @@ def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
         _lemma,
         _radial,
     )
-    for letter, panel, draw in zip("abcdef", grid.flat, panels, strict=True):
-        panel.set_title(f"({letter}) {draw(panel, dataset)}", loc="left")
+    plotting.draw_panels(grid, dataset, panels)
     with_and_without = grid.flat[:2]
     limits = [panel.get_ylim() for panel in with_and_without]
     for panel in with_and_without:
@@ -44,9 +43,8 @@ def _inner_products(panel: axes.Axes, data: xr.Dataset, network: str) -> str:
 
 def _band(panel: axes.Axes, x: xr.DataArray, values: xr.DataArray, label: str, **style) -> None:
     """Median and middle 80% over seeds and slices."""
-    low, middle, high = values.quantile([0.1, 0.5, 0.9], ("seed", "slice")).values
-    panel.fill_between(x, low, high, alpha=0.15, linewidth=0, color=style["color"])
-    panel.plot(x, middle, label=label, **style)
+    ends = values.quantile([0.1, 0.5, 0.9], ("seed", "slice")).values
+    plotting.band(panel, x, *ends, label=label, **style)
 
 
 def _cosines(panel: axes.Axes, data: xr.Dataset) -> str:
@@ -69,8 +67,8 @@ def _towards_the_end(panel: axes.Axes, data: xr.Dataset) -> str:
     binned = run.groupby_bins("left", edges, right=False).mean().transpose("left_bins", ...)
     ends = np.array([mean_interval(of_seeds) for of_seeds in binned.cosine])
     label, colour = NETWORKS["qk_norm"]
-    panel.fill_between(middles, *ends[:, 1:].T, alpha=0.2, linewidth=0, color=colour)
-    panel.plot(middles, ends[:, 0], color=colour, label=f"{label}: mean, 95% interval")
+    label = f"{label}: mean, 95% interval"
+    plotting.band(panel, middles, *ends[:, [1, 0, 2]].T, color=colour, label=label)
     own = binned.own_share.mean("seed")
     panel.plot(middles, own, color="black", linestyle="--", label="from $g_n$ itself in $W_N$")
     panel.axhline(0, color="black", linewidth=0.8)

@@ -24,10 +24,7 @@ from kadam_jax.stability import (
     max_update_bound,
     stability_coefficient,
 )
-from models.nanogpt import GPTConfig
 
-LAPTOP_MODEL = GPTConfig(vocab_size=256, context=32, num_layers=1, num_heads=1, width=64)
-"""One layer with a head of the paper's size; the smallest network that verdicts rest on."""
 LAPTOP_MINIMUM = {
     "model.num_layers": 1,
     "model.width": 64,
@@ -36,7 +33,6 @@ LAPTOP_MINIMUM = {
     "num_steps": 400,
     "num_seeds": 5,
 }
-SMOKE_MODEL = GPTConfig(vocab_size=256, context=16, num_layers=1, num_heads=1, width=16)
 
 GROWING, FAST, JUST_BELOW = -0.0196, -0.029, -0.01
 """C up to which updates must have grown tenfold; up to which slopes must be within a tenth of the
@@ -128,8 +124,6 @@ def train(
     Returns:
       For each group what `recorder`'s function returns, each of shape (*group.shape, num_steps).
     """
-    if run.corpus is None:
-        raise ValueError(f"run.corpus must be a corpus to train {name} on, got None")
     task = language_task(config.model, run.corpus, config.batch)
     members, lengths = zip(*groups, strict=True)
     sizes = [len(group["seed"]) for group in members]

@@ -36,8 +36,7 @@ def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
         _flow,
         _memory,
     )
-    for letter, panel, draw in zip("abcdef", grid.flat, panels, strict=True):
-        panel.set_title(f"({letter}) {draw(panel, dataset)}", loc="left")
+    plotting.draw_panels(grid, dataset, panels)
     return {"": canvas, "slices": _slices(dataset)}
 
 
@@ -66,9 +65,7 @@ def _errors(panel: axes.Axes, data: xr.Dataset) -> str:
     for line, decay in zip(DECAYS, data.decay.values, strict=True):
         panel.plot([], [], color="0.3", linestyle=line, label=decay)
     panel.set(yscale="log", xlabel="step n", ylabel="relative error of ‖W‖²")
-    low, high = panel.get_ylim()
-    panel.set_ylim(low, high * (high / low) ** 0.35)
-    panel.legend(loc="upper left", ncols=2)
+    plotting.legend_above(panel, 0.35, loc="upper left", ncols=2)
     return "relative error, mean and range over seeds"
 
 
@@ -90,9 +87,7 @@ def _flow(panel: axes.Axes, data: xr.Dataset) -> str:
     for tolerance in (0.01, 0.05):
         panel.axhline(tolerance, color="0.8", linewidth=0.8, zorder=0)
     panel.set(yscale="log", xlabel="γ (b1)", ylabel="relative error of the growth of ‖W‖²")
-    low, high = panel.get_ylim()
-    panel.set_ylim(low, high * (high / low) ** 0.3)
-    panel.legend(loc="upper left")
+    plotting.legend_above(panel, 0.3, loc="upper left")
     return f"on the flow, where ‖W‖² grew by {data.flow_smallest_share:.0%} or more"
 
 
@@ -111,9 +106,8 @@ def _memory(panel: axes.Axes, data: xr.Dataset) -> str:
 
 def _band(panel: axes.Axes, by_seed: xr.DataArray, **style) -> None:
     """Mean over seeds and their range over steps."""
-    low, high = by_seed.min("seed"), by_seed.max("seed")
-    panel.fill_between(by_seed.step, low, high, color=style["color"], alpha=0.2, linewidth=0)
-    panel.plot(by_seed.step, by_seed.mean("seed"), **style)
+    ends = by_seed.min("seed"), by_seed.mean("seed"), by_seed.max("seed")
+    plotting.band(panel, by_seed.step, *ends, **style)
 
 
 def _points(panel: axes.Axes, x: xr.DataArray, by_seed: xr.DataArray, **style) -> None:

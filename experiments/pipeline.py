@@ -36,7 +36,6 @@ PRESENTATION = {
     "config",
     "evaluation",
     "inner_products_plot",
-    "judging",
     "max_update_plot",
     "metrics_log",
     "norm_dynamics_plot",

@@ -1,16 +1,21 @@
 """The look that figures share: one style, one colour scale for C, PNG and SVG on disk."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib
+import xarray as xr
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import SymLogNorm
 from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
 
 from experiments.results import atomic
 
+Draw = Callable[[Axes, xr.Dataset], str]
+"""Draws one panel of a dataset and returns its title."""
 STYLE: Mapping[str, Any] = {
     "font.size": 9,
     "axes.titlesize": 9,
@@ -38,6 +43,27 @@ def canvas(width: float, height: float, **subplots: Any) -> tuple[Figure, Any]:
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure, figure.subplots(**subplots)
+
+
+def draw_panels(grid: Any, dataset: xr.Dataset, panels: Sequence[Draw]) -> None:
+    """Draws each of `panels` on its axes in `grid`, and sets its title behind a letter."""
+    for letter, axes, draw in zip("abcdef", grid.flat, panels, strict=True):
+        axes.set_title(f"({letter}) {draw(axes, dataset)}", loc="left")
+
+
+def band(axes: Axes, x: ArrayLike, low: ArrayLike, middle: ArrayLike, high: ArrayLike, **style):
+    """A line and the range that it is in the middle of, in the line's colour."""
+    axes.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
+    axes.plot(x, middle, **style)
+
+
+def legend_above(axes: Axes, share: float, **options: Any) -> None:
+    """A legend in room made above the data: `share` of the axis, logarithmic or not."""
+    to_axis, ends = axes.transScale, axes.get_ylim()
+    (_, low), (_, high) = to_axis.transform([(1, ends[0]), (1, ends[1])])
+    top = to_axis.inverted().transform((0, high + share * (high - low)))[1]
+    axes.set_ylim(ends[0], top)
+    axes.legend(**options)
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:

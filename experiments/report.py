@@ -109,12 +109,24 @@ def render(sections: Collection[Section], preset: str) -> str:
 
 
 def number(value: float) -> str:
-    """Four significant digits."""
-    return f"{value:.4g}"
+    """Four significant digits, or a dash where there is no number.
+
+    >>> number(2 / 3), number(math.nan)
+    ('0.6667', '—')
+    """
+    return "—" if math.isnan(value) else f"{value:.4g}"
 
 
 def interval(estimate: Estimate) -> str:
-    """`[low, high]`, or "exact" where nothing was sampled."""
+    """`[low, high]`, or "exact" where nothing was sampled, or that there was nothing.
+
+    >>> interval(Estimate(2.0, 1.5, 2.5, 5)), interval(Estimate(1.0, 1.0, 1.0, 9))
+    ('[1.5, 2.5]', 'exact')
+    >>> interval(NOTHING)
+    'no observations'
+    """
+    if estimate.n == 0:
+        return "no observations"
     if estimate.low == estimate.high == estimate.value:
         return "exact"
     return f"[{number(estimate.low)}, {number(estimate.high)}]"

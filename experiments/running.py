@@ -61,6 +61,7 @@ class Run:
         *,
         chunk_size: int | None = None,
         batching: str = "auto",
+        grid_shape: bool = False,
     ) -> dict[str, np.ndarray]:
         """`kadam_jax.sweep` that shows progress, keeps finished chunks and continues from them.
 
@@ -70,6 +71,7 @@ class Run:
           members: From `kadam_jax.grid` or `kadam_jax.points`.
           chunk_size: Members between two writes; None for all of them.
           batching: As in `kadam_jax.sweep`.
+          grid_shape: As there: members lead every array as the axes of their grid, not as one.
 
         Returns:
           `fn`'s dict, every array with the members stacked on a leading axis.
@@ -98,7 +100,10 @@ class Run:
                 chunks[start] = arrays
                 advance(stop - start)
         ordered = [chunks[start] for start in sorted(chunks)]
-        return {key: np.concatenate([arrays[key] for arrays in ordered]) for key in ordered[0]}
+        results = {key: np.concatenate([arrays[key] for arrays in ordered]) for key in ordered[0]}
+        if not grid_shape:
+            return results
+        return {key: x.reshape(*members.shape, *x.shape[1:]) for key, x in results.items()}
 
     def _finished(self, sweep: str, start: int) -> dict[str, np.ndarray] | None:
         try:

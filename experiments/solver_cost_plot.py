@@ -35,9 +35,8 @@ def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
 def _errors(panel: axes.Axes, data: xr.Dataset, name: str) -> None:
     for method, style in STYLES.items():
         runs = data.isel(run=data.run_solver.values == method)
-        panel.plot(runs.gradients, runs.error.median("seed"), **style)
-        ends = runs.error.min("seed"), runs.error.max("seed")
-        panel.fill_between(runs.gradients, *ends, color=style["color"], alpha=0.12, linewidth=0)
+        ends = runs.error.min("seed"), runs.error.median("seed"), runs.error.max("seed")
+        plotting.band(panel, runs.gradients, *ends, **style)
     panel.axhline(data.goal_error.median("seed"), color="black", linestyle=":", linewidth=1)
     panel.axhspan(0, data.reference_error.max(), color="0.9", linewidth=0)
     lowest = min(data.error.min(), data.reference_error.max())

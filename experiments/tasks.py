@@ -56,6 +56,9 @@ def text_problem(model: GPTConfig) -> Problem:
       The problem; its loss is the mean cross-entropy in nats per token, its metrics' "loss" that of
       a sequence.
 
+    Raises:
+      ConfigError: If its attention needs a GPU, and there is none.
+
     >>> config = GPTConfig(vocab_size=8, context=4, num_layers=1, num_heads=1, width=8)
     >>> problem = text_problem(config)
     >>> params, state = problem.init(jax.random.key(0))
@@ -63,6 +66,11 @@ def text_problem(model: GPTConfig) -> Problem:
     >>> {name: round(float(value)) for name, value in sums.items()}  # ln 8 = 2.08
     {'loss': 2, 'weight': 1}
     """
+    if model.attention == "cudnn" and jax.default_backend() != "gpu":
+        raise ConfigError(
+            f"model.attention=cudnn needs an NVIDIA GPU, and JAX runs on {jax.default_backend()}; "
+            "model.attention=plain runs anywhere"
+        )
     init, apply = functional(lambda rngs: NanoGPT(model, rngs=rngs))
 
     def loss(params, state, tokens, key):
@@ -109,7 +117,7 @@ def _cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
     return optax.softmax_cross_entropy_with_integer_labels(logits.astype(jnp.float32), labels)
 
 
-def language_task(model: GPTConfig, corpus: Corpus, batch: int) -> Task:
+def language_task(model: GPTConfig, corpus: Corpus | None, batch: int) -> Task:
     """Next-token prediction with nanoGPT, the mean cross-entropy in nats per token.
 
     Args:
@@ -122,8 +130,8 @@ def language_task(model: GPTConfig, corpus: Corpus, batch: int) -> Task:
       The task.
 
     Raises:
-      ConfigError: If the model's vocabulary is smaller than the corpus's, or a split is shorter
-        than one crop.
+      ConfigError: If there is no corpus, its vocabulary is larger than the model's, or a split is
+        shorter than one crop.
 
     >>> from experiments.data import load_corpus
     >>> tiny = GPTConfig(vocab_size=256, context=8, num_layers=1, num_heads=1, width=8)
@@ -133,6 +141,8 @@ def language_task(model: GPTConfig, corpus: Corpus, batch: int) -> Task:
     >>> 5 < float(loss) < 6  # about ln 256
     True
     """
+    if corpus is None:
+        raise ConfigError("corpus must be a corpus to train on, got None")
     if model.vocab_size < corpus.vocab_size:
         raise ConfigError(
             f"model.vocab_size={model.vocab_size} is below the corpus's {corpus.vocab_size} tokens"

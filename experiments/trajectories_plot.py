@@ -28,8 +28,7 @@ def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
     """The paper's panel and its checks; then every drawn parameter."""
     canvas, grid = plotting.canvas(14, 8, nrows=2, ncols=3)
     panels = (_paper, _smallest, _errors, _orders, _solvers, _early)
-    for letter, panel, draw in zip("abcdef", grid.flat, panels, strict=True):
-        panel.set_title(f"({letter}) {draw(panel, dataset)}", loc="left")
+    plotting.draw_panels(grid, dataset, panels)
     return {"": canvas, "parameters": _parameters(dataset)}
 
 
@@ -55,7 +54,7 @@ def _trajectories(panel: axes.Axes, data: xr.Dataset, rate: float) -> str:
     panel.set(xlabel="step n = t/η", ylabel="θ - θ₀")
     panel.plot([], [], "-", color="0.3", label="discrete")
     panel.plot([], [], "--", color="0.3", label="flow, paper's bias correction")
-    _legend(panel, 0.12, loc="upper left", ncols=2)
+    plotting.legend_above(panel, 0.12, loc="upper left", ncols=2)
     return f"{first.sizes['parameter']} parameters, η = {rate:g}"
 
 
@@ -70,7 +69,7 @@ def _errors(panel: axes.Axes, data: xr.Dataset) -> str:
         panel.plot([], [], line, color="0.3", label=label)
     _rate_labels(panel, data)
     panel.set(xscale="log", yscale="log", xlabel="step n", ylabel="relative error")
-    _legend(panel, 0.2, loc="upper right", ncols=2, fontsize=7)
+    plotting.legend_above(panel, 0.2, loc="upper right", ncols=2, fontsize=7)
     return "‖θ_discrete - θ_flow‖ / ‖θ_flow - θ₀‖"
 
 
@@ -94,7 +93,7 @@ def _orders(panel: axes.Axes, data: xr.Dataset) -> str:
     panel.set(xscale="log", yscale="log", xlabel="learning rate η", ylabel="relative error")
     panel.set_xticks(rates, [f"{rate:g}" for rate in rates])
     panel.xaxis.set_minor_formatter(NullFormatter())
-    _legend(panel, 0.4, loc="upper left", fontsize=7)
+    plotting.legend_above(panel, 0.4, loc="upper left", fontsize=7)
     return "dependence on η, median and range over seeds"
 
 
@@ -111,7 +110,7 @@ def _solvers(panel: axes.Axes, data: xr.Dataset) -> str:
     style = {"color": "tab:green", "linestyle": "--", "label": label}
     _band(panel, data.exponential_error[:, later], "solver_step", **style)
     panel.set(yscale="log", xlabel="step n", ylabel="distance to the reference, relative")
-    _legend(panel, 0.2, loc="upper right", ncols=3, fontsize=7)
+    plotting.legend_above(panel, 0.2, loc="upper right", ncols=3, fontsize=7)
     return f"solvers, η = {settings.learning_rate:g}"
 
 
@@ -125,7 +124,7 @@ def _early(panel: axes.Axes, data: xr.Dataset) -> str:
     _rate_labels(panel, data)
     panel.set(xlabel="step n", ylabel="root mean square of θ_discrete - θ_flow, in η")
     panel.set_ylim(bottom=0)
-    _legend(panel, 0.2, loc="upper left", ncols=2, fontsize=7)
+    plotting.legend_above(panel, 0.2, loc="upper left", ncols=2, fontsize=7)
     return "the first steps"
 
 
@@ -146,18 +145,8 @@ def _rate_labels(panel: axes.Axes, data: xr.Dataset) -> None:
 
 def _band(panel: axes.Axes, by_seed: xr.DataArray, along: str, **style: Any) -> None:
     """Median over seeds and their range."""
-    low, high = by_seed.min("seed"), by_seed.max("seed")
-    panel.fill_between(by_seed[along], low, high, color=style["color"], alpha=0.15, linewidth=0)
-    panel.plot(by_seed[along], by_seed.median("seed"), **style)
-
-
-def _legend(panel: axes.Axes, share: float, **options: Any) -> None:
-    """A legend in room made above the data: `share` of the axis, logarithmic or not."""
-    to_axis, axis = panel.transScale, panel.get_ylim()
-    (_, low), (_, high) = to_axis.transform([(1, axis[0]), (1, axis[1])])
-    top = to_axis.inverted().transform((0, high + share * (high - low)))[1]
-    panel.set_ylim(axis[0], top)
-    panel.legend(**options)
+    ends = by_seed.min("seed"), by_seed.median("seed"), by_seed.max("seed")
+    plotting.band(panel, by_seed[along], *ends, **style)
 
 
 def _parameters(data: xr.Dataset) -> figure.Figure:

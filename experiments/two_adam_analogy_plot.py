@@ -1,13 +1,11 @@
 """How 2-Adam is drawn beside Adam with a normalisation layer."""
 
-from collections.abc import Callable
-
 import numpy as np
 import xarray as xr
 from matplotlib import axes, figure
-from scipy import stats
 
 from experiments import plotting
+from experiments.intervals import mean_interval
 
 DECAYS = {"λ = 0": "tab:orange", "λ > 0": "tab:blue"}
 ARMS = {
@@ -25,7 +23,7 @@ SPLITS = {"heldout": ("held-out", "full"), "train": ("training", "none")}
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
     """Norms above and losses at the end below; then losses of training."""
     canvas, grid = plotting.canvas(13.5, 7.6, nrows=2, ncols=3)
-    panels: tuple[Callable[[axes.Axes, xr.Dataset], str], ...] = (
+    panels = (
         _ratio,
         _scales,
         _cosine,
@@ -33,8 +31,7 @@ def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
         lambda panel, data: _losses(panel, data.isel(decay=0)),
         _gains,
     )
-    for letter, panel, draw in zip("abcdef", grid.flat, panels, strict=True):
-        panel.set_title(f"({letter}) {draw(panel, dataset)}", loc="left")
+    plotting.draw_panels(grid, dataset, panels)
     low, high = np.array([panel.get_ylim() for panel in grid.flat[3:5]]).T
     for panel in grid.flat[3:5]:
         panel.set_ylim(low.min(), high.max())
@@ -76,15 +73,8 @@ def _bands(panel: axes.Axes, values: xr.DataArray) -> None:
     by_seed = values.median("slice")
     for decay, colour in DECAYS.items():
         line = by_seed.sel(decay=decay)
-        panel.fill_between(
-            line.norm_step,
-            line.min("seed"),
-            line.max("seed"),
-            color=colour,
-            alpha=0.25,
-            linewidth=0,
-        )
-        panel.plot(line.norm_step, line.median("seed"), color=colour, label=decay)
+        ends = line.min("seed"), line.median("seed"), line.max("seed")
+        plotting.band(panel, line.norm_step, *ends, color=colour, label=decay)
     panel.set(xlabel="step n")
 
 
@@ -108,11 +98,11 @@ def _gains(panel: axes.Axes, data: xr.Dataset) -> str:
         for place, (decay, colour) in enumerate(DECAYS.items()):
             of_arms = gain.sel(split=split, decay=decay, arm=arms)
             y = np.arange(len(arms)) + 0.16 * (2 * place + row - 1.5)
-            error = stats.sem(of_arms, axis=of_arms.get_axis_num("seed"))
+            ends = np.array([mean_interval(of_arm) for of_arm in of_arms.transpose("arm", "seed")])
             panel.errorbar(
-                of_arms.mean("seed"),
+                ends[:, 0],
                 y,
-                xerr=error * stats.t.ppf(0.975, data.sizes["seed"] - 1),
+                xerr=np.diff(ends[:, [1, 0, 2]]).T,
                 fmt="o",
                 color=colour,
                 fillstyle=fill,

@@ -122,8 +122,13 @@ def normalize(
     b1s: Sequence[ArrayLike],
     b2s: Sequence[ArrayLike],
     eps: ArrayLike,
+    moduli: Any = None,
 ) -> tuple[optax.Updates, tuple[ScaleByAdaptiveNormalizationState, ...]]:
-    """Pass `updates` through the stages in turn, cast once going in and once coming out."""
+    """Pass `updates` through the stages in turn, cast once going in and once coming out.
+
+    `moduli`, a tree like `updates` with the shapes of the first stage's `rms`, stands for their
+    moduli in its second moment.
+    """
     leaves, treedef = jax.tree.flatten(updates)
     leaves = [jnp.asarray(leaf) for leaf in leaves]
     for leaf in leaves:
@@ -140,7 +145,11 @@ def normalize(
         )
         for leaf, root in zip(leaves, roots, strict=True)
     ]
-    inputs = [(x, jnp.abs(x)) for x in inputs]
+    if moduli is None:
+        inputs = [(x, jnp.abs(x)) for x in inputs]
+    else:
+        given = zip(inputs, treedef.flatten_up_to(moduli), roots, strict=True)
+        inputs = [(x, modulus.astype(root.dtype)) for x, modulus, root in given]
     new_states = []
     for state, b1, b2 in zip(states, b1s, b2s, strict=True):
         count = jnp.asarray(optax.safe_increment(state.count))

@@ -14,6 +14,7 @@ from experiments.data import load_corpus
 from experiments.figures import inner_products as figure
 from experiments.intervals import ENDS
 from experiments.judging import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, judge
+from experiments.queries_and_keys import stacked
 from experiments.results import ChunkStore
 from experiments.running import Run
 from experiments.tasks import language_task
@@ -105,7 +106,7 @@ def test_of_orthogonal_noise_the_mean_product_is_what_each_gradient_left_in_the_
             return (moved, state), state.products
 
         (w, _), products = jax.lax.scan(step, (start, adam.init(tree(start))), keys)
-        return figure._stack(tree(w)), products
+        return stacked(tree(w)), products
 
     @jax.jit
     def both_passes():

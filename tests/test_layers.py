@@ -33,6 +33,10 @@ LIBRARY = {
     "_flow_methods": {"_flow_equation", "normalization"},
     "_flow_closed_forms": {"_flow_equation", "normalization"},
     "_flow_equation": {"normalization", "strategies"},
+    "invariance": {"_invariance_direction", "_invariance_norm", "_invariance_stage"},
+    "_invariance_norm": {"_checks", "_invariance_slices"},
+    "_invariance_direction": {"_checks", "_invariance_slices"},
+    "_invariance_stage": {"_invariance_slices", "normalization"},
 }
 
 

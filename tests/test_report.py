@@ -18,9 +18,11 @@ from experiments.figures import discover
 from experiments.judging import (
     INCONCLUSIVE,
     NOT_SUPPORTED,
+    NOTHING,
     SUPPORTED,
     Claim,
     Estimate,
+    Judgement,
     exact,
     judge,
     median,
@@ -129,6 +131,20 @@ def test_the_page_holds_everything_and_needs_no_other_file(plane):
     for name in set(FIGURES) - {"stability_plane"}:
         assert f"python -m experiments run {name} --preset smoke" in html
     assert "viewport" in html
+
+
+def test_a_claim_without_observations_says_so(plane):
+    results, dataset = plane
+    claim = stability_plane.CLAIMS[0]
+    judgement = Judgement(claim, NOTHING, INCONCLUSIVE, "")
+    where = place(results, PLANE, "smoke")
+    html = render(
+        [Section(where, attrs=dataset.attrs, judgements=(judgement,), origin="x")], "smoke"
+    )
+    row = html.partition(f'id="claim-{claim.id}"')[2].partition("</tr>")[0]
+    assert '<td data-label="Value">—</td>' in row
+    assert '<td data-label="Interval">no observations</td>' in row
+    assert not re.search(r"\bnan\b", html)
 
 
 def test_at_the_laptop_minimum_the_planes_claims_are_decided(plane):

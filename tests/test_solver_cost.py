@@ -13,6 +13,7 @@ from experiments.claims.solver_cost import CLAIMS
 from experiments.config import shortfalls, to_json
 from experiments.data import byte_corpus
 from experiments.figures import solver_cost
+from experiments.flow_problems import by_diffrax
 from experiments.judging import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, judge
 from experiments.results import ChunkStore
 from experiments.running import Run
@@ -29,16 +30,22 @@ DECAYS = {"b1": CONFIG.b1, "b2": CONFIG.b2}
 CORPUS = byte_corpus("text", b"the quick brown fox jumps over the lazy dog. " * 40)
 
 
-def run_in(folder):
-    return Run(CORPUS, None, ChunkStore(folder))
+RUN = Run(CORPUS, None, None)  # for problems, which are made without a sweep
+
+
+def problem_of(name, seed):
+    make, _ = solver_cost.problems(CONFIG, RUN)[name]
+    return make(jax.random.key(seed))
 
 
 @pytest.fixture(scope="module")
 def computed(tmp_path_factory):
     """The dataset of the quadratic alone, with the attributes that plotting needs."""
+    store = ChunkStore(tmp_path_factory.mktemp("solver_cost"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(solver_cost, "PROBLEMS", {"quadratic": solver_cost.quadratic})
-        data = solver_cost.compute(CONFIG, run_in(tmp_path_factory.mktemp("solver_cost")))
+        chosen = {"quadratic": solver_cost.problems(CONFIG, RUN)["quadratic"]}
+        patch.setattr(solver_cost, "problems", lambda config, run: chosen)
+        data = solver_cost.compute(CONFIG, Run(CORPUS, None, store))
     data.attrs["config"] = to_json(CONFIG)
     return data
 
@@ -46,14 +53,14 @@ def computed(tmp_path_factory):
 # What is solved
 
 
-def test_every_problem_is_in_float64_and_differs_between_steps_as_it_says(x64, tmp_path):
-    for name, make in solver_cost.PROBLEMS.items():
+def test_every_problem_is_in_float64_and_differs_between_steps_as_it_says(x64):
+    for name, (make, _) in solver_cost.problems(CONFIG, RUN).items():
 
         @jax.jit
-        def start_and_grads(key, make=make):
-            problem = make(CONFIG, run_in(tmp_path), key)
+        def start_and_grads(key, name=name, make=make):
+            problem = make(key)
             assert problem.num_steps == (
-                CONFIG.num_steps if make is solver_cost.nanogpt else CONFIG.small_steps
+                CONFIG.num_steps if name == "nanoGPT" else CONFIG.small_steps
             )
             batches = jax.tree.map(lambda x: x[:2], problem.batches)
             return problem.start, jax.lax.map(partial(problem.grad_fn, problem.start), batches)
@@ -64,10 +71,12 @@ def test_every_problem_is_in_float64_and_differs_between_steps_as_it_says(x64, t
         assert not np.array_equal(start, other)
 
 
-def test_the_networks_gradient_is_that_of_its_task_without_dropout(x64, tmp_path):
+def test_the_networks_gradient_is_that_of_its_task_without_dropout(x64):
+    make, _ = solver_cost.problems(CONFIG, RUN)["nanoGPT"]
+
     @jax.jit
     def both(key):
-        problem = solver_cost.nanogpt(CONFIG, run_in(tmp_path), key)
+        problem = make(key)
         task = language_task(TINY, CORPUS, CONFIG.batch)
         params, state = task.init(jax.random.split(key)[0])
         tokens = problem.batches[0]
@@ -78,19 +87,18 @@ def test_the_networks_gradient_is_that_of_its_task_without_dropout(x64, tmp_path
     np.testing.assert_allclose(in_float64, in_float32, rtol=1e-3, atol=1e-6)
 
 
-def test_a_run_without_a_corpus_is_refused(tmp_path):
-    run = Run(None, None, ChunkStore(tmp_path))
-    with pytest.raises(ValueError, match=r"run\.corpus must be a corpus"):
-        solver_cost.nanogpt(CONFIG, run, jax.random.key(0))
+def test_a_run_without_a_corpus_is_refused():
+    with pytest.raises(ValueError, match="corpus must be a corpus"):
+        solver_cost.compute(CONFIG, Run(None, None, None))
 
 
 # How
 
 
 @pytest.mark.parametrize("in_x", [False, True])
-def test_by_diffrax_is_the_method_step_by_step(x64, tmp_path, in_x):
+def test_by_diffrax_is_the_method_step_by_step(x64, in_x):
     """Heun's, as a loop that evaluates a step's own minibatch alone."""
-    problem = solver_cost.logistic(CONFIG, run_in(tmp_path), jax.random.key(0))
+    problem = problem_of("logistic regression", 0)
     f, y0 = flow_vector_field(problem.grad_fn, learning_rate=problem.rate, **DECAYS)
     num, y = 2, y0(problem.start)
 
@@ -109,13 +117,13 @@ def test_by_diffrax_is_the_method_step_by_step(x64, tmp_path, in_x):
             second = slope(n, (j + 1) / num, moved(y, first, 1 / num))
             y = moved(moved(y, first, 0.5 / num), second, 0.5 / num)
     solver = solver_cost.SOLVERS["heun"]
-    solution = solver_cost.by_diffrax(problem, solver, in_x, num, **DECAYS)
+    solution = by_diffrax(problem, solver, in_x, num, **DECAYS)
     np.testing.assert_allclose(solution, y.params, rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", solver_cost.METHODS)
-def test_a_method_takes_as_many_gradients_as_it_says(x64, tmp_path, name):
-    problem = solver_cost.quadratic(CONFIG, run_in(tmp_path), jax.random.key(0))
+def test_a_method_takes_as_many_gradients_as_it_says(x64, name):
+    problem = problem_of("quadratic", 0)
     count = []
 
     def grad_fn(theta, batch):
@@ -126,7 +134,7 @@ def test_a_method_takes_as_many_gradients_as_it_says(x64, tmp_path, name):
     kind, _, variable = name.partition("_")
     if kind in solver_cost.SOLVERS:
         solver = solver_cost.SOLVERS[kind]
-        end = solver_cost.by_diffrax(counted, solver, variable == "x", num, **DECAYS)
+        end = by_diffrax(counted, solver, variable == "x", num, **DECAYS)
     else:
         end = solve_flow(
             grad_fn, problem.start, batches=problem.batches, learning_rate=0.1, method=name,
@@ -137,9 +145,9 @@ def test_a_method_takes_as_many_gradients_as_it_says(x64, tmp_path, name):
     assert len(count) == problem.num_steps * (method.each * num + method.once)
 
 
-def test_an_error_is_the_distance_over_the_displacement(computed, x64, tmp_path):
+def test_an_error_is_the_distance_over_the_displacement(computed, x64):
     seed = 1
-    problem = solver_cost.quadratic(CONFIG, run_in(tmp_path), jax.random.key(seed))
+    problem = problem_of("quadratic", seed)
     solve = partial(
         solve_flow, problem.grad_fn, problem.start, batches=problem.batches,
         learning_rate=problem.rate, num_steps=problem.num_steps, **DECAYS,
@@ -155,7 +163,7 @@ def test_an_error_is_the_distance_over_the_displacement(computed, x64, tmp_path)
     for name, solver in solver_cost.SOLVERS.items():
         for in_x, variable in enumerate(solver_cost.VARIABLES):
             num = getattr(CONFIG, name)[1]
-            end = solver_cost.by_diffrax(problem, solver, in_x, num, **DECAYS)
+            end = by_diffrax(problem, solver, in_x, num, **DECAYS)
             expected[f"{name}_{variable}", num] = error(end)
     for (method, num), value in expected.items():
         (found,) = data.error[(data.run_solver == method) & (data.substeps == num)]
@@ -166,6 +174,7 @@ def test_an_error_is_the_distance_over_the_displacement(computed, x64, tmp_path)
 
 # The dataset, the figure and the claims
 
+PROBLEMS = list(solver_cost.problems(CONFIG, RUN))
 # Errors of order p with K substeps are C/K^p; those of Euler's are 0.1/K.
 LAWS = {
     "euler": (0.1, 1.0),
@@ -181,13 +190,12 @@ LAWS = {
 
 def cost_data(config=LAPTOP, spread=0.0, **laws):
     """The dataset of errors that follow `LAWS`; seeds' orders differ by up to `spread`."""
-    member = (len(solver_cost.PROBLEMS), config.num_seeds)
-    found = {"reference": np.full(member, 1e-8)}
+    found = {"reference": np.full(config.num_seeds, 1e-8)}
     for name, (size, order) in (LAWS | laws).items():
         substeps = np.array(getattr(config, solver_cost.METHODS[name].substeps), float)
         orders = order + np.linspace(-spread, spread, config.num_seeds)[:, None]
-        found[name] = np.broadcast_to(size / substeps**orders, (*member, len(substeps)))
-    data = solver_cost.analyse(config, found)
+        found[name] = np.broadcast_to(size / substeps**orders, (config.num_seeds, len(substeps)))
+    data = solver_cost.analyse(config, dict.fromkeys(PROBLEMS, found))
     data.attrs["config"] = to_json(config)
     return data
 
@@ -215,7 +223,7 @@ def test_every_variable_is_labelled(computed):
 
 def test_the_figure_is_drawn_from_the_dataset_alone_with_labelled_axes(tmp_path):
     (canvas,) = solver_cost.plot(cost_data(spread=0.1)).values()
-    assert len(canvas.axes) == len(solver_cost.PROBLEMS) + 1
+    assert len(canvas.axes) == len(PROBLEMS) + 1
     for panel in canvas.axes:
         assert panel.get_xlabel()
         assert panel.get_title(loc="left")

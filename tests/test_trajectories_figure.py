@@ -12,15 +12,12 @@ from experiments.config import to_json
 from experiments.data import byte_corpus
 from experiments.figures.trajectories import (
     FIGURE,
-    GROUPS,
     Config,
     analyse,
     compute,
-    leaf_names,
-    places,
     plot,
-    trajectories,
 )
+from experiments.flow_distances import GROUPS, flow_distances, leaf_names, places
 from experiments.judging import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, judge
 from experiments.results import ChunkStore
 from experiments.running import Run
@@ -80,20 +77,20 @@ def adam(theta, targets, rate, b1, b2):
 
 
 def test_a_member_is_the_literal_algorithms_on_the_same_minibatches():
-    config = dataclasses.replace(TINY, num_drawn=2, num_measured=100)
-    rate, num_steps, num_substeps = 0.05, 15, 3
+    rate, num_steps, num_substeps, b1, b2 = 0.05, 15, 3, 0.9, 0.999
     solvers = {"euler": {"method": "euler", "substeps": num_substeps}}
-    found = trajectories(config, QUADRATIC, num_steps, solvers, "discrete")(
-        {"learning_rate": jnp.array(rate), "seed": jnp.array(3)}
-    )
+    found = flow_distances(
+        QUADRATIC, solvers, "discrete", num_steps=num_steps, num_drawn=2, num_measured=100,
+        b1=b1, b2=b2, eps=1e-30,
+    )({"learning_rate": jnp.array(rate), "seed": jnp.array(3)})  # fmt: skip
     init_key, sample_key = jax.random.split(jax.random.key(3))
     params, _ = QUADRATIC.init(init_key)
     targets = np.array(jax.vmap(QUADRATIC.sample)(jax.random.split(sample_key, num_steps)), float)
     theta = np.concatenate([np.ravel(params[k]) for k in ("embedding", "weights")]).astype(float)
-    discrete = adam(theta, targets, rate, config.b1, config.b2)
+    discrete = adam(theta, targets, rate, b1, b2)
     flow = reference_flow.euler(
         lambda theta, n: 2.0 * (theta - targets[min(n, num_steps - 1)]), theta,
-        eta=rate, gammas=[config.b1], betas=[config.b2], N=num_steps, K=num_substeps,
+        eta=rate, gammas=[b1], betas=[b2], N=num_steps, K=num_substeps,
     ).theta[::num_substeps]  # fmt: skip
 
     def root_mean_squares(x):
@@ -126,7 +123,9 @@ def test_every_array_is_labelled_and_finite_but_where_nothing_has_moved(data):
     assert data.error.isel(step=0).isnull().all()
     assert np.isfinite(data.error.isel(step=slice(1, None))).all()
     assert data.euler_over_distance.shape == (1, 2)
-    assert all(np.isfinite(x).all() for x in data.data_vars.values() if x.ndim == 0)
+    assert all(np.isfinite(x).all() for x in data.data_vars.values() if x.dims == ("end",))
+    median, low, high = data["paper_error_all_0.001"]
+    assert low <= median <= high
 
 
 def test_the_error_over_drawn_parameters_is_that_of_their_trajectories(data):

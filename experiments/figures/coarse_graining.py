@@ -17,15 +17,15 @@ import optax
 import xarray as xr
 
 from experiments.coarse_graining_plot import RUNS, plot
-from experiments.config import TrainingConfig
+from experiments.config import LAPTOP_MODEL, SMOKE_MODEL, TrainingConfig
 from experiments.figures import Figure
 from experiments.intervals import END_LABEL, ENDS, means_over_seeds
-from experiments.max_updates import SMOKE_MODEL
+from experiments.queries_and_keys import others, stacked
 from experiments.results import labelled
 from experiments.running import Run
 from experiments.tasks import Task, language_task
 from kadam_jax.invariance import scale_by_coarse_grained_normalization
-from models.nanogpt import GPTConfig, query_key_slices
+from models.nanogpt import GPTConfig
 
 QUERIES_AND_KEYS = np.array([True, True, False]).reshape(3, 1, 1)
 """Of a (width, 3, heads, head_size) leaf."""
@@ -64,8 +64,6 @@ class Config(TrainingConfig):
 
 def compute(config: Config, run: Run) -> xr.Dataset:
     """One sweep over seeds, all three runs in each member; then `analyse`."""
-    if run.corpus is None:
-        raise ValueError("run.corpus must be a corpus to train on, got None")
     task = language_task(config.model, run.corpus, config.batch)
     seeds = {"seed": np.array(config.seeds)}
     trained = run.sweep("runs", member(config, task), seeds, chunk_size=config.chunk_size)
@@ -106,7 +104,7 @@ def member(config: Config, task: Task) -> Callable[[Mapping], dict[str, jax.Arra
         params, model_state = task.init(init_key)
         runs = jnp.array([False, True, False]), jnp.stack([run_key, run_key, other_key])
         heldout = jax.vmap(task.sample_heldout)(jax.random.split(heldout_key, config.eval_batches))
-        kept = chosen_entries(config, _split(params)[0])
+        kept = chosen_entries(config, stacked(params))
 
         def start(coarse, run_key):
             return params, model_state, optimizer(config, coarse).init(params)
@@ -124,10 +122,9 @@ def member(config: Config, task: Task) -> Callable[[Mapping], dict[str, jax.Arra
             carry, loss = jax.vmap(step, (0, 0, 0, None))(*runs, carry, index)
             after = carry[0]
             first = jax.tree.map(lambda x: x[:1], after)
-            slices = jax.vmap(lambda tree: _split(tree)[0])(after)
             return carry, {
                 "loss": loss,
-                "trajectory": slices[(slice(None), *kept)],
+                "trajectory": jax.vmap(stacked)(after)[:, *kept],
                 "distance": _norms(after, first),
                 "moved": _norms(after, jax.tree.map(lambda x: x[None], params)),
             }
@@ -157,19 +154,14 @@ def chosen_entries(config: Config, slices: jax.Array) -> tuple[np.ndarray, ...]:
     return np.unravel_index(flat, slices.shape)
 
 
-def _split(tree: Mapping) -> tuple[jax.Array, list[jax.Array]]:
-    """Queries and keys of all heads, (num_slices, width, head_size), and all else."""
-    others = [
-        leaf[:, 2] if path[-1].key == "qkv" else leaf
-        for path, leaf in jax.tree.leaves_with_path(tree)
-    ]
-    return jnp.stack(list(query_key_slices(tree).values())), others
-
-
 def _norms(trees: Mapping, origin: Mapping) -> jax.Array:
     """Norms of trees less `origin`, over both parts, shape (num_runs, 2)."""
     differences = jax.tree.map(jnp.subtract, trees, origin)
-    return jax.vmap(lambda tree: jnp.stack([optax.tree.norm(x) for x in _split(tree)]))(differences)
+
+    def of_parts(tree):
+        return jnp.stack([optax.tree.norm(part(tree)) for part in (stacked, others)])
+
+    return jax.vmap(of_parts)(differences)
 
 
 def analyse(config: Config, trained: Mapping[str, np.ndarray]) -> xr.Dataset:
@@ -257,9 +249,6 @@ LABELS = {
     "parameter": ("place among the entries that were drawn", "1"),
 }
 
-
-SMALL = GPTConfig(vocab_size=256, context=32, num_layers=2, num_heads=2, width=64, qk_norm=True)
-
 FIGURE = Figure(
     name="coarse_graining",
     title="One second moment for each query and key matrix",
@@ -283,7 +272,9 @@ FIGURE = Figure(
             eval_every=10,
             eval_batches=2,
         ),
-        "laptop": Config(model=SMALL, num_seeds=16),
+        "laptop": Config(
+            model=replace(LAPTOP_MODEL, num_layers=2, num_heads=2, qk_norm=True), num_seeds=16
+        ),
         "paper": Config(batch=64, num_steps=1000, chunk_size=1),
     },
     compute=compute,

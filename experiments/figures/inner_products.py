@@ -18,18 +18,18 @@ import numpy as np
 import optax
 import xarray as xr
 
-from experiments.config import TrainingConfig
+from experiments.config import LAPTOP_MODEL, SMOKE_MODEL, TrainingConfig
 from experiments.figures import Figure
 from experiments.inner_products_plot import NETWORKS, plot
 from experiments.intervals import END_LABEL, ENDS, means_over_seeds
-from experiments.max_updates import SMOKE_MODEL
+from experiments.queries_and_keys import inner, stacked
 from experiments.results import labelled
 from experiments.running import Run
 from experiments.tasks import Task, language_task
 from experiments.train import train_member
 from kadam_jax.invariance import radial_inner_products
 from kadam_jax.optimizer import scale_by_kadam
-from models.nanogpt import GPTConfig, query_key_slices
+from models.nanogpt import GPTConfig
 
 EXACT_EPS = 1e-12
 """qk-norm's ε where Lemma 2 is to hold to rounding."""
@@ -69,8 +69,6 @@ class Config(TrainingConfig):
 
 def compute(config: Config, run: Run) -> xr.Dataset:
     """Two sweeps over seeds, with and without qk-norm, and a short one for Lemma 2."""
-    if run.corpus is None:
-        raise ValueError("run.corpus must be a corpus to train on, got None")
     seeds = {"seed": np.array(config.seeds)}
 
     def sweep(name: str, model: GPTConfig, num_steps: int) -> dict[str, np.ndarray]:
@@ -111,11 +109,11 @@ def member(config: Config, task: Task, num_steps: int) -> Callable[..., dict[str
                 num_steps=num_steps,
                 read=lambda opt_state: opt_state[0].products,
             )
-            end = _stack(result.params)
+            end = stacked(result.params)
             return end, (end, result.read)
 
         params = jax.eval_shape(task.init, jax.random.key(0))[0]
-        unknown = jnp.zeros(jax.eval_shape(_stack, params).shape)
+        unknown = jnp.zeros(jax.eval_shape(stacked, params).shape)
         # One program for both passes: two would differ in rounding, which training amplifies.
         _, (ends, reads) = jax.lax.scan(one_pass, unknown, length=2)
         second = {name: array[1] for name, array in reads.items()}
@@ -137,7 +135,7 @@ def _observed_adam(config: Config, end: jax.Array) -> optax.GradientTransformati
     )
 
     def products(params, g, u, normalised):
-        return _products(config.learning_rate, end, *map(_stack, (params, g, u, normalised)))
+        return _products(config.learning_rate, end, *map(stacked, (params, g, u, normalised)))
 
     def init(params):
         empty = jax.tree.map(jnp.zeros_like, params)
@@ -168,25 +166,17 @@ def _products(learning_rate, end, w, g, u, normalised) -> dict[str, jax.Array]:
       makes; `growth` η‖u_n‖² and `radial` -2⟨W_n, u_n⟩.
     """
 
-    def dot(a, b):
-        return jnp.sum(a * b, (1, 2))
-
     with_end = radial_inner_products(end, g, axes=(1, 2))
-    norms = jnp.sqrt(dot(end, end) * dot(g, g))
+    norms = jnp.sqrt(inner(end, end) * inner(g, g))
     return {
         "inner": with_end.inner,
         "cosine": with_end.cosine,
         "own_cosine": radial_inner_products(w, g, axes=(1, 2)).cosine,
         "update_cosine": radial_inner_products(end, u, axes=(1, 2)).cosine,
-        "own_share": -learning_rate * dot(g, normalised) / jnp.where(norms == 0, jnp.inf, norms),
-        "growth": learning_rate * dot(u, u),
-        "radial": -2 * dot(w, u),
+        "own_share": -learning_rate * inner(g, normalised) / jnp.where(norms == 0, jnp.inf, norms),
+        "growth": learning_rate * inner(u, u),
+        "radial": -2 * inner(w, u),
     }
-
-
-def _stack(tree: Mapping) -> jax.Array:
-    """Queries and keys of all heads, (num_slices, width, head_size)."""
-    return jnp.stack(list(query_key_slices(tree).values()))
 
 
 def analyse(
@@ -280,9 +270,6 @@ LABELS = {
     "slice": ("place among the queries and keys of all layers and heads", "1"),
 }
 
-
-SMALL = GPTConfig(vocab_size=256, context=32, num_layers=2, num_heads=2, width=64)
-
 FIGURE = Figure(
     name="inner_products",
     title="Inner products of queries and keys with gradients of other steps",
@@ -305,7 +292,7 @@ FIGURE = Figure(
             num_seeds=2,
             exact_steps=10,
         ),
-        "laptop": Config(model=SMALL),
+        "laptop": Config(model=replace(LAPTOP_MODEL, num_layers=2, num_heads=2)),
         "paper": Config(batch=64, chunk_size=1),
     },
     compute=compute,

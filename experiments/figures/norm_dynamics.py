@@ -1,40 +1,30 @@
 """‖W‖² of scale-invariant weights: what Theorem 2 predicts, and what it leaves out (Fig. 5).
 
-The theorem drops ⟨W, u⟩, which is of the same order as what it keeps as soon as there is momentum.
+The theorem drops -2⟨W, u⟩, for gradients that are noise 2γ/(1-γ) times what it keeps.
 On the discrete run at λ = 0 the full form is an identity, so it is tested on the flow.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 import xarray as xr
 
-from experiments.config import TrainingConfig
+from experiments.config import LAPTOP_MODEL, SMOKE_MODEL, TrainingConfig
 from experiments.figures import Figure
 from experiments.intervals import END_LABEL, ENDS, means_over_seeds
 from experiments.norm_dynamics_plot import plot
+from experiments.norm_runs import TERMS, discrete_norms, flow_norms
 from experiments.results import labelled
 from experiments.running import Run
-from experiments.tasks import Task, language_task
-from experiments.train import train_member
-from kadam_jax.flow import solve_flow
-from kadam_jax.invariance import momentum_factor, record_squared_norm
+from experiments.tasks import language_task
+from kadam_jax.invariance import momentum_factor
 from kadam_jax.members import grid, points
-from kadam_jax.optimizer import scale_by_kadam
-from models.nanogpt import GPTConfig, query_key_slices
+from models.nanogpt import GPTConfig
 
 LARGE = GPTConfig(qk_norm=True)
 FORMS = ("theorem", "full", "velocity")
 """Theorem 2, with -2⟨W, u⟩, and with that and ‖dW/dt‖² in place of ‖u‖²."""
-TERMS = ("decayed", "growth", "radial")
-"""Of `RecordSquaredNormState`."""
-
-Member = Mapping[str, jax.Array]
 
 
 @dataclass(frozen=True)
@@ -106,138 +96,18 @@ def compute(config: Config, run: Run) -> xr.Dataset:
     b1, weight_decay, scale = np.array(rows, float).T
     runs = grid(point=points(b1=b1, weight_decay=weight_decay, scale=scale), seed=config.seeds)
     flows = grid(b1=np.array(config.flow_b1s), seed=config.seeds)
-    sweeps = {
-        "discrete": (discrete_member(config, _task(config, config.model, run)), runs),
-        "flow": (flow_member(config, _task(config, config.flow_model, run)), flows),
-    }
-    results = {}
-    for name, (fn, members) in sweeps.items():
-        arrays = run.sweep(name, fn, members, chunk_size=config.chunk_size)
-        results[name] = {
-            key: array.reshape(*members.shape, *array.shape[1:]) for key, array in arrays.items()
-        }
-    return analyse(config, results["discrete"], results["flow"])
-
-
-def _task(config: Config, model: GPTConfig, run: Run) -> Task:
-    if run.corpus is None:
-        raise ValueError("run.corpus must be a corpus to train on, got None")
-    return language_task(model, run.corpus, config.batch)
-
-
-def _stack(tree: Mapping[str, Any]) -> jax.Array:
-    """Queries and keys of all heads as one array, (num_slices, width, head_size)."""
-    return jnp.stack(list(query_key_slices(tree).values()))
-
-
-def _inner(a: jax.Array, b: jax.Array) -> jax.Array:
-    return jnp.sum(a * b, axis=(1, 2))
-
-
-def _observed(recorder: optax.GradientTransformation, pick: Callable) -> Any:
-    """`recorder`, for what `pick` takes from the updates and the parameters."""
-
-    def update(updates, state, params=None):
-        return updates, recorder.update(pick(updates), state, pick(params))[1]
-
-    return optax.GradientTransformation(lambda params: recorder.init(pick(params)), update)
-
-
-def _squared_norm_after() -> optax.GradientTransformation:
-    """Has ‖W‖² after the step as its state; stands at a chain's end."""
-    return optax.GradientTransformation(
-        lambda w: _inner(w, w), lambda step, _, w: (step, _inner(w + step, w + step))
+    common = {"learning_rate": config.learning_rate, "b2": config.b2, "eps": config.eps}
+    task, flow_task = (
+        language_task(model, run.corpus, config.batch)
+        for model in (config.model, config.flow_model)
     )
+    discrete = discrete_norms(task, config.chosen, num_steps=config.num_steps, **common)
+    flow = flow_norms(flow_task, num_steps=config.flow_steps, substeps=config.substeps, **common)
 
+    def sweep(name, fn, members):
+        return run.sweep(name, fn, members, chunk_size=config.chunk_size, grid_shape=True)
 
-def _scaled(params: Any, factor: jax.Array) -> Any:
-    """The parameters with all queries and keys multiplied, which leaves the loss as it is."""
-
-    def of_leaf(path, leaf):
-        return leaf.at[:, :2].multiply(factor) if path[-1].key == "qkv" else leaf
-
-    return jax.tree_util.tree_map_with_path(of_leaf, params)
-
-
-def discrete_member(config: Config, task: Task) -> Callable[[Member], dict[str, jax.Array]]:
-    """Adam's run: ‖W‖² after every step and the terms that predict it, (num_steps, num_slices)."""
-
-    def fn(member):
-        rate, weight_decay = config.learning_rate, member["weight_decay"]
-
-        def init(key):
-            params, state = task.init(key)
-            return _scaled(params, member["scale"]), state
-
-        def pick(tree):
-            return _stack(tree)[config.chosen]
-
-        terms = record_squared_norm(rate, weight_decay, axes=(1, 2))
-        optimizer = optax.chain(
-            scale_by_kadam(1, (member["b1"],), (config.b2,), config.eps),
-            _observed(terms, pick),
-            optax.add_decayed_weights(
-                weight_decay, lambda p: jax.tree.map(lambda x: x.ndim > 1, p)
-            ),
-            optax.scale_by_learning_rate(rate),
-            _observed(_squared_norm_after(), pick),
-        )
-
-        def read(opt_state):
-            _, record, _, _, true = opt_state
-            return {term: getattr(record, term) for term in TERMS} | {"true": true}
-
-        return train_member(
-            task._replace(init=init),
-            optimizer,
-            seed=member["seed"],
-            num_steps=config.num_steps,
-            read=read,
-        ).read
-
-    return fn
-
-
-def flow_member(config: Config, task: Task) -> Callable[[Member], dict[str, jax.Array]]:
-    """The flow: growth of ‖W‖² and what each form says of it, and ‖W_0‖², of every slice."""
-    rate = config.learning_rate
-
-    def squared_norm_and_integrals(state):
-        return _inner(_stack(state.params), _stack(state.params)), state.integral
-
-    def integrand(state):
-        w, u, velocity = map(_stack, (state.params, state.updates[-1], state.velocity))
-        return {"radial": _inner(w, u), "u": _inner(u, u), "velocity": _inner(velocity, velocity)}
-
-    def fn(member):
-        init_key, sample_key = jax.random.split(jax.random.key(member["seed"]))
-        params, model_state = task.init(init_key)
-        keys = jax.random.split(sample_key, config.flow_steps)
-        solution = solve_flow(
-            jax.grad(lambda params, batch: task.evaluate(params, model_state, batch)),
-            params,
-            learning_rate=rate,
-            num_steps=config.flow_steps,
-            substeps=config.substeps,
-            b1=(member["b1"],),
-            b2=(config.b2,),
-            eps=config.eps,
-            batches=jax.vmap(task.sample)(keys),
-            save=squared_norm_and_integrals,
-            integrand=integrand,
-            method="exponential",
-        )
-        squared_norm, integrals = solution.saved
-        u, velocity, radial = (integrals[key][-1] for key in ("u", "velocity", "radial"))
-        return {
-            "initial": squared_norm[0],
-            "true": squared_norm[-1] - squared_norm[0],
-            "theorem": rate * u,
-            "full": rate * u - 2 * radial,
-            "velocity": rate * velocity - 2 * radial,
-        }
-
-    return fn
+    return analyse(config, sweep("discrete", discrete, runs), sweep("flow", flow, flows))
 
 
 def analyse(
@@ -351,8 +221,8 @@ LABELS = {
     "flow_smallest_share": ("smallest growth of a slice on the flow over ‖W_0‖²", "1"),
 }
 
-SMALL = GPTConfig(vocab_size=256, context=32, num_layers=2, num_heads=8, width=64, qk_norm=True)
-TINY = replace(SMALL, context=8, num_layers=1, num_heads=2, width=16)
+TINY = replace(SMOKE_MODEL, num_heads=2, qk_norm=True)
+SMALL = replace(LAPTOP_MODEL, qk_norm=True)
 
 FIGURE = Figure(
     name="norm_dynamics",
@@ -383,7 +253,7 @@ FIGURE = Figure(
             flow_steps=20,
             substeps=2,
         ),
-        "laptop": Config(model=SMALL, flow_model=replace(SMALL, num_layers=1, num_heads=1)),
+        "laptop": Config(model=replace(SMALL, num_layers=2, num_heads=8), flow_model=SMALL),
         "paper": Config(batch=64, chunk_size=1),
     },
     compute=compute,

@@ -8,26 +8,23 @@ the better methods' errors on the network.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import xarray as xr
-from jax.flatten_util import ravel_pytree
-from jax.typing import ArrayLike
 
-from experiments.config import TrainingConfig
+from experiments.config import LAPTOP_MODEL, SMOKE_MODEL, TrainingConfig
 from experiments.figures import Figure
+from experiments.flow_problems import FlowProblem, by_diffrax, logistic, network, quadratic
 from experiments.intervals import END_LABEL, ENDS, means_over_seeds
-from experiments.max_updates import LAPTOP_MODEL, SMOKE_MODEL
 from experiments.results import labelled
 from experiments.running import Run
 from experiments.solver_cost_plot import plot
 from experiments.tasks import language_task
-from kadam_jax.flow import flow_vector_field, solve_flow
+from kadam_jax.flow import solve_flow
 from kadam_jax.members import grid
 
 Substeps = tuple[int, ...]
@@ -110,115 +107,13 @@ METHODS: Mapping[str, Method] = {
 }
 
 
-class Problem(NamedTuple):
-    """A flow to solve."""
-
-    grad_fn: Callable[[jax.Array, Any], jax.Array]
-    start: jax.Array
-    """The parameters, a vector."""
-    batches: Any
-    """Leading axis of the number of steps."""
-    rate: float
-    reference: int
-    """Substeps of the converged solution."""
-
-    @property
-    def num_steps(self) -> int:
-        """How many steps the flow lasts."""
-        return len(jax.tree.leaves(self.batches)[0])
-
-
-def quadratic(config: Config, run: Run, key: jax.Array) -> Problem:
-    """Ten parameters, curvatures from 0.1 to 1, the same at every step."""
-    del run
-    turn = np.linalg.qr(np.random.default_rng(0).standard_normal((10, 10)))[0]
-    hessian = jnp.asarray(turn @ np.diag(np.geomspace(0.1, 1, 10)) @ turn.T)
-    start, steps = jax.random.normal(key, 10), jnp.zeros(config.small_steps)
-    rate, reference = config.small_rate, config.small_reference
-    return Problem(lambda theta, _: hessian @ theta, start, steps, rate, reference)
-
-
-def logistic(config: Config, run: Run, key: jax.Array) -> Problem:
-    """Ten parameters, another sixteen examples at every step."""
-    del run
-    drawn = jax.random.normal(key, (16 * config.small_steps + 1, 11))  # one draw compiles faster
-    rows, start = drawn[:-1].reshape(config.small_steps, 16, 11), drawn[-1]
-    examples, noise = rows[..., 1:], rows[..., 0]
-    labels = examples @ jnp.linspace(-2, 2, 10) + noise > 0
-
-    def loss(theta, batch):
-        examples, labels = batch
-        return optax.sigmoid_binary_cross_entropy(examples @ theta, labels.astype(float)).mean()
-
-    rate, reference = config.small_rate, config.small_reference
-    return Problem(jax.grad(loss), start[1:] / 3, (examples, labels), rate, reference)
-
-
-def nanogpt(config: Config, run: Run, key: jax.Array) -> Problem:
-    """The transformer, another batch of text at every step.
-
-    Its parameters are one vector: with each array apart diffrax's steps take long to compile.
-    """
-    if run.corpus is None:
-        raise ValueError("run.corpus must be a corpus to train on, got None")
-    task = language_task(replace(config.model, dtype="float64"), run.corpus, config.batch)
-    init_key, sample_key = jax.random.split(key)
-    params, state = task.init(init_key)
-    start, tree_of = ravel_pytree(jax.tree.map(lambda x: x.astype(float), params))
-    return Problem(
-        jax.grad(lambda theta, batch: task.evaluate(tree_of(theta), state, batch)),
-        start,
-        jax.vmap(task.sample)(jax.random.split(sample_key, config.num_steps)),
-        config.learning_rate,
-        config.reference,
-    )
-
-
-PROBLEMS: Mapping[str, Callable[[Config, Run, jax.Array], Problem]] = {
-    "quadratic": quadratic,
-    "logistic regression": logistic,
-    "nanoGPT": nanogpt,
-}
-
-
-def by_diffrax(
-    problem: Problem, solver: Any, in_x: ArrayLike, substeps: ArrayLike, **decays: float
-) -> jax.Array:
-    """The parameters at the end, step by step: no step evaluates the next one's minibatch.
+def errors(config: Config, problem: FlowProblem, reference: int) -> dict[str, jax.Array]:
+    """Distance to the converged solution at the end, over the displacement from the start.
 
     Args:
+      config: Says how many substeps.
       problem: What is solved.
-      solver: An explicit Runge-Kutta method of diffrax.
-      in_x: Whether substeps are even in x; may be traced.
-      substeps: Of each step; may be traced: one program does for all.
-      decays: `b1` and `b2`.
-    """
-    f, y0 = flow_vector_field(problem.grad_fn, learning_rate=problem.rate, **decays)
-
-    def step(y, now):
-        n, batch = now
-
-        def slope(x, y, args):
-            s, speed = jnp.where(in_x, x * x, x), jnp.where(in_x, 2 * x, 1)
-            dy = f((n + s) * problem.rate, y, args)
-            return jax.tree.map(lambda dy: speed * problem.rate * dy, dy)
-
-        def substep(j, carry):
-            y, state = carry
-            ends = j / substeps, (j + 1) / substeps
-            y, _, _, state, _ = solver.step(term, *ends, y, batch, state, made_jump=False)
-            return y, state
-
-        term = diffrax.ODETerm(slope)
-        start = y, solver.init(term, 0.0, 1 / substeps, y, batch)
-        return jax.lax.fori_loop(0, substeps, substep, start)[0], None
-
-    times = jnp.arange(problem.num_steps, dtype=float)
-    return jax.lax.scan(step, y0(problem.start), (times, problem.batches))[0].params
-
-
-def errors(config: Config, problem: Problem) -> dict[str, jax.Array]:
-    """Distance to the converged solution at the end, over the displacement from the start.
+      reference: Substeps of the converged solution.
 
     Returns:
       For each method an array of shape (num_substeps,); and `reference`, the same of the converged
@@ -242,7 +137,7 @@ def errors(config: Config, problem: Problem) -> dict[str, jax.Array]:
     def distance(params):
         return jnp.linalg.norm(params - converged)
 
-    converged = solve("exponential", problem.reference)
+    converged = solve("exponential", reference)
     found = {
         method: jnp.stack([distance(solve(method, num)) for num in getattr(config, method)])
         for method in ("euler", "exponential")
@@ -256,41 +151,52 @@ def errors(config: Config, problem: Problem) -> dict[str, jax.Array]:
         for variable, of_all in zip(VARIABLES, jnp.split(distances, 2), strict=True):
             found[f"{name}_{variable}"] = of_all
     # The distance is c(1/K² - 1/R²) at order 2, and c/R² the converged solution's own error.
-    ratio = problem.reference / config.exponential[-1]
+    ratio = reference / config.exponential[-1]
     found["reference"] = found["exponential"][-1] / (ratio**2 - 1)
     moved = distance(problem.start)
     return {method: distances / moved for method, distances in found.items()}
 
 
+def problems(config: Config, run: Run) -> dict[str, tuple[Callable[..., FlowProblem], int]]:
+    """By name what makes a problem of a key, and the substeps of its converged solution."""
+    task = language_task(replace(config.model, dtype="float64"), run.corpus, config.batch)
+    small = {"rate": config.small_rate, "num_steps": config.small_steps}
+    large = {"rate": config.learning_rate, "num_steps": config.num_steps}
+    return {
+        "quadratic": (partial(quadratic, **small), config.small_reference),
+        "logistic regression": (partial(logistic, **small), config.small_reference),
+        "nanoGPT": (partial(network, task=task, **large), config.reference),
+    }
+
+
 def compute(config: Config, run: Run) -> xr.Dataset:
     """One sweep over seeds for each problem, in float64; then `analyse`."""
 
-    def of_member(member, make):
-        return errors(config, make(config, run, jax.random.key(member["seed"])))
+    def sweep(name, make, reference):
+        return run.sweep(
+            name.replace(" ", "_"),
+            lambda member: errors(config, make(jax.random.key(member["seed"])), reference),
+            grid(seed=config.seeds),
+            chunk_size=config.chunk_size,
+        )
 
     with jax.enable_x64(True):
-        found = [
-            run.sweep(
-                name.replace(" ", "_"),
-                partial(of_member, make=make),
-                grid(seed=config.seeds),
-                chunk_size=config.chunk_size,
-            )
-            for name, make in PROBLEMS.items()
-        ]
-    return analyse(config, {key: np.stack([each[key] for each in found]) for key in found[0]})
+        found = {name: sweep(name, *how) for name, how in problems(config, run).items()}
+    return analyse(config, found)
 
 
-def analyse(config: Config, found: Mapping[str, np.ndarray]) -> xr.Dataset:
+def analyse(config: Config, found: Mapping[str, Mapping[str, np.ndarray]]) -> xr.Dataset:
     """Orders, and how many gradients reach the goal.
 
     Args:
       config: Names the runs.
-      found: As `errors` returns it, with leading axes (problem, seed).
+      found: For each problem what `errors` returns, seeds first.
 
     Returns:
       The figure's dataset; `run` counts all substeps of all methods.
     """
+    names, each = list(found), list(found.values())
+    found = {key: np.stack([arrays[key] for arrays in each]) for key in each[0]}
     substeps = {name: np.array(getattr(config, m.substeps)) for name, m in METHODS.items()}
     gradients = {name: m.each * substeps[name] + m.once for name, m in METHODS.items()}
     member = ("problem", "seed")
@@ -313,7 +219,7 @@ def analyse(config: Config, found: Mapping[str, np.ndarray]) -> xr.Dataset:
             "order": (("solver", *member), np.reshape(orders, (-1, *goal.shape))),
         },
         {
-            "problem": list(PROBLEMS),
+            "problem": names,
             "end": list(ENDS),
             "seed": np.array(config.seeds),
             "solver": list(METHODS),

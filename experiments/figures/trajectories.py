@@ -4,36 +4,27 @@ Both start from the same weights and see the same minibatches, each held for a s
 dropout. The paper shows sixteen parameters at one learning rate.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 import xarray as xr
-from jax.flatten_util import ravel_pytree
 
-from experiments.config import TrainingConfig
+from experiments.config import LAPTOP_MODEL, SMOKE_MODEL, TrainingConfig
 from experiments.figures import Figure
-from experiments.judging import median
+from experiments.flow_distances import GROUPS, flow_distances, leaf_names, places
+from experiments.intervals import END_LABEL, ENDS, medians_over_seeds
 from experiments.results import labelled
 from experiments.running import Run
-from experiments.tasks import Task, language_task
+from experiments.tasks import language_task
 from experiments.trajectories_plot import plot
-from kadam_jax.flow import solve_flow
 from kadam_jax.members import grid
-from kadam_jax.optimizer import kadam
-from models.nanogpt import GPTConfig
 
 FLOWS = {"paper": "discrete", "self-consistent": "continuous"}
 """The flows beside the discrete run and their `bias_correction`."""
-GROUPS = ("all", "rest", "drawn")
-"""Parameters that distances are taken over: all measured ones, those of them outside of the
-embedding, whose rows of unused tokens move as one; those that are drawn."""
 
-Member = Mapping[str, jax.Array]
 Solvers = dict[str, dict[str, Any]]
 
 
@@ -116,114 +107,29 @@ class Config(TrainingConfig):
 
 def compute(config: Config, run: Run) -> xr.Dataset:
     """A sweep over learning rates and one of solvers; then `analyse`."""
-    if run.corpus is None:
-        raise ValueError("run.corpus must be a corpus to train on, got None")
     task = language_task(config.model, run.corpus, config.batch)
-    results = []
-    for name, num_steps, solvers, centre, rates in (
-        ("learning_rates", config.num_steps, config.flows, "discrete", config.learning_rates),
-        ("solvers", config.compared_steps, config.solvers, "reference", (config.learning_rate,)),
-    ):
+
+    def sweep(name, num_steps, solvers, centre, rates):
+        fn = flow_distances(
+            task,
+            solvers,
+            centre,
+            num_steps=num_steps,
+            num_drawn=config.num_drawn,
+            num_measured=config.num_measured,
+            b1=config.b1,
+            b2=config.b2,
+            eps=config.eps,
+        )
         members = grid(learning_rate=np.array(rates), seed=config.seeds)
-        fn = trajectories(config, task, num_steps, solvers, centre)
-        arrays = run.sweep(name, fn, members, chunk_size=config.chunk_size)
-        results.append({key: x.reshape(*members.shape, *x.shape[1:]) for key, x in arrays.items()})
+        return run.sweep(name, fn, members, chunk_size=config.chunk_size, grid_shape=True)
+
+    rate, rates = config.learning_rate, config.learning_rates
+    by_rate = sweep("learning_rates", config.num_steps, config.flows, "discrete", rates)
+    by_solver = sweep("solvers", config.compared_steps, config.solvers, "reference", [rate])
     params, _ = jax.eval_shape(task.init, jax.random.key(0))
-    return analyse(config, leaf_names(params)[places(params, config.num_drawn)], *results)
-
-
-def leaf_names(params: Any) -> np.ndarray:
-    """For every parameter the array that it stands in."""
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves]
-    return np.repeat(names, [leaf.size for _, leaf in leaves])
-
-
-def places(params: Any, num: int) -> np.ndarray:
-    """Where `num` parameters stand, one at random in each of `num` equal stretches of all.
-
-    >>> places({"a": np.zeros(60), "b": np.zeros((8, 5))}, 5) // 20
-    array([0, 1, 2, 3, 4])
-    >>> places(np.zeros(3), 5)
-    array([0, 1, 2])
-    """
-    size = sum(leaf.size for leaf in jax.tree.leaves(params))
-    ends = np.arange(min(num, size) + 1) * size // min(num, size)
-    return np.random.default_rng(0).integers(ends[:-1], ends[1:])
-
-
-def trajectories(
-    config: Config, task: Task, num_steps: int, solvers: Solvers, centre: str
-) -> Callable[[Member], dict[str, jax.Array]]:
-    """The discrete run and flows of one member, and their distances from one of these processes.
-
-    Args:
-      config: Says which parameters are looked at.
-      task: What is trained.
-      num_steps: Static.
-      solvers: Options of `solve_flow` by the flow's name.
-      centre: The name that distances are taken from; the discrete run's is "discrete".
-
-    Returns:
-      A function of a member (`learning_rate`, `seed`) to arrays with a leading axis of processes,
-      the discrete run and then the flows: `moved`, θ - θ_0 of the drawn parameters, (num_processes,
-      num_steps + 1, num_drawn); and over `GROUPS` the root mean squares `distance` from the centre
-      and `displacement` from θ_0, (num_processes, num_groups, num_steps + 1).
-    """
-
-    def fn(member):
-        rate, decays = member["learning_rate"], {"b1": (config.b1,), "b2": (config.b2,)}
-        init_key, sample_key = jax.random.split(jax.random.key(member["seed"]))
-        params, model_state = task.init(init_key)
-        batches = jax.vmap(task.sample)(jax.random.split(sample_key, num_steps))
-        drawn, measured = (places(params, n) for n in (config.num_drawn, config.num_measured))
-        chosen = np.concatenate([drawn, measured])
-        is_measured = np.arange(len(chosen)) >= len(drawn)
-        outside = leaf_names(params)[chosen] != "embedding"
-        groups = np.stack([is_measured, is_measured & outside, ~is_measured])
-        shares = groups / groups.sum(1, keepdims=True)
-
-        def observe(params):
-            return ravel_pytree(params)[0][chosen]
-
-        def grad_fn(params, batch):
-            return jax.grad(task.evaluate)(params, model_state, batch)
-
-        optimizer = kadam(rate, 1, eps=config.eps, **decays)
-
-        def step(carry, batch):
-            params, state = carry
-            updates, state = optimizer.update(grad_fn(params, batch), state, params)
-            params = optax.apply_updates(params, updates)
-            return (params, state), observe(params)
-
-        _, discrete = jax.lax.scan(step, (params, optimizer.init(params)), batches)
-        processes = {"discrete": jnp.concatenate([observe(params)[None], discrete])}
-        for name, options in solvers.items():
-            processes[name] = solve_flow(
-                grad_fn,
-                params,
-                learning_rate=rate,
-                num_steps=num_steps,
-                eps=config.eps,
-                batches=batches,
-                save=lambda state: observe(state.params),
-                **decays,
-                **options,
-            ).saved
-
-        def root_mean_squares(difference):
-            return jnp.sqrt(jnp.einsum("gi,pni->pgn", shares, jnp.square(difference)))
-
-        theta = jnp.stack(list(processes.values()))
-        moved = theta - theta[:, :1]
-        return {
-            "moved": moved[..., : len(drawn)],
-            "distance": root_mean_squares(theta - processes[centre][None]),
-            "displacement": root_mean_squares(moved),
-        }
-
-    return fn
+    leaves = leaf_names(params)[places(params, config.num_drawn)]
+    return analyse(config, leaves, by_rate, by_solver)
 
 
 def analyse(
@@ -237,7 +143,7 @@ def analyse(
     Args:
       config: Names the members.
       leaves: The array that each drawn parameter stands in.
-      by_rate: What `trajectories` gives for `config.flows` with the discrete run as the centre,
+      by_rate: What `flow_distances` gives for `config.flows` with the discrete run as the centre,
         each (num_rates, num_seeds, num_processes, ...).
       by_solver: The same for `config.solvers` with the reference as the centre, one learning rate.
 
@@ -288,10 +194,11 @@ def analyse(
             "steps": (("at", "learning_rate"), steps),
             "substeps": np.array(config.euler_substeps),
             "solver_step": np.arange(last + 1),
+            "end": list(ENDS),
         },
     )
-    numbers, labels = _numbers(data)
-    return labelled(data.assign(numbers), LABELS | labels)
+    numbers, labels = medians_over_seeds(_statistics(data))
+    return labelled(data.assign(numbers), LABELS | labels | END_LABEL)
 
 
 def _ratio(distance: np.ndarray, displacement: np.ndarray) -> np.ndarray:
@@ -305,11 +212,11 @@ def _slope(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.einsum("r,ar...->a...", x, y) / (x @ x)
 
 
-def _numbers(data: xr.Dataset) -> tuple[dict[str, float], dict[str, tuple[str, str]]]:
-    """The scalars that the report prints, medians over seeds with intervals, and their labels."""
+def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
+    """The numbers that the report states."""
     last = data.solver_step[-1].item()
     compared, order = data.compared.sel(at="steps"), data.order.sel(group="all")
-    by_seed = {
+    stated = {
         **{
             f"{flow}_error_{group}_{rate:g}": (
                 compared.sel(flow=flow, group=group, learning_rate=rate),
@@ -343,20 +250,8 @@ def _numbers(data: xr.Dataset) -> tuple[dict[str, float], dict[str, tuple[str, s
             f"relative error of the exponential integrator at n = {last}",
         ),
     }
-    numbers, labels = {}, {}
-    for name, (values, label) in by_seed.items():
-        estimate = median(values.values)
-        for end, key, what in ENDS:
-            numbers[name + end] = getattr(estimate, key)
-            labels[name + end] = (f"{label}: {what}", "1")
-    return numbers, labels
+    return {name: (*entry, "1") for name, entry in stated.items()}
 
-
-ENDS = (
-    ("", "value", "median over seeds"),
-    ("_low", "low", "low end of its interval"),
-    ("_high", "high", "high end"),
-)
 
 LABELS = {
     "moved": ("θ - θ_0 of a drawn parameter", "1"),
@@ -381,8 +276,6 @@ LABELS = {
     "solver_step": ("optimizer steps done, n, where solvers are compared", "step"),
 }
 
-SMALL = GPTConfig(vocab_size=256, context=32, num_layers=1, num_heads=1, width=64)
-
 FIGURE = Figure(
     name="trajectories",
     title="Adam's trajectories and those of its continuous-time model",
@@ -403,7 +296,7 @@ FIGURE = Figure(
     "{learning_rate:g}, named by its array.",
     presets={
         "smoke": Config(
-            model=GPTConfig(vocab_size=256, context=8, num_layers=1, num_heads=1, width=16),
+            model=SMOKE_MODEL,
             batch=2,
             num_steps=40,
             num_seeds=2,
@@ -412,7 +305,7 @@ FIGURE = Figure(
             reference_substeps=4,
             euler_substeps=(4,),
         ),
-        "laptop": Config(model=SMALL, batch=4, num_seeds=6, chunk_size=6),
+        "laptop": Config(model=LAPTOP_MODEL, batch=4, num_seeds=6, chunk_size=6),
         "paper": Config(batch=64, chunk_size=1),
     },
     compute=compute,

@@ -7,8 +7,7 @@ queries and keys decay: with λ = 1/(2ηT) the average that ‖W‖² is spans T
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,24 +17,20 @@ import xarray as xr
 from jax.typing import ArrayLike
 from scipy import signal
 
-from experiments.config import TrainingConfig
+from experiments.config import LAPTOP_MODEL, SMOKE_MODEL, TrainingConfig
 from experiments.figures import Figure
 from experiments.intervals import END_LABEL, ENDS, means_over_seeds
+from experiments.queries_and_keys import observed, on_queries_and_keys, without_qk_norm
 from experiments.results import labelled
 from experiments.running import Run
+from experiments.second_stages import SECOND_STAGES, one_of, stage_effects
 from experiments.tasks import Task, language_task
 from experiments.train import train_member
+from experiments.tuning import best_on_other_seeds
 from experiments.two_adam_analogy_plot import plot
-from kadam_jax.invariance import (
-    momentum_factor,
-    radial_inner_products,
-    scale_by_coarse_grained_normalization,
-    squared_norm_average,
-)
+from kadam_jax.invariance import momentum_factor, squared_norm_average
 from kadam_jax.members import grid
-from kadam_jax.normalization import scale_by_adaptive_normalization
 from kadam_jax.optimizer import scale_by_kadam
-from models.nanogpt import GPTConfig, query_key_slices
 
 RUNNING_MEAN = 1 - 1e-6
 """β₂ where λ = 0 asks for 1, of which a bias-corrected average makes 0/0: the limit, a mean."""
@@ -94,29 +89,12 @@ class Config(TrainingConfig):
         return jnp.minimum(average.decay, RUNNING_MEAN)
 
 
-def _elementwise(b2: ArrayLike, eps: ArrayLike) -> optax.GradientTransformation:
-    return scale_by_adaptive_normalization(0.0, b2, eps)
-
-
-def _coarse(b2: ArrayLike, eps: ArrayLike) -> optax.GradientTransformation:
-    """One second moment for each head's query and key in leaves (width, 2, heads, head_size)."""
-    return scale_by_coarse_grained_normalization((0, 3), 0.0, b2, eps)
-
-
-SECOND_STAGES: Mapping[str, Callable[..., optax.GradientTransformation]] = {
-    "adam": lambda b2, eps: optax.identity(),
-    "two_adam_everywhere": _elementwise,
-    "two_adam_elementwise": lambda b2, eps: _on_queries_and_keys(_elementwise(b2, eps)),
-    "two_adam_coarse": lambda b2, eps: _on_queries_and_keys(_coarse(b2, eps)),
-}
-"""What comes behind Adam's own stage in a model without qk-norm; with it, the first."""
 ARMS = ("adam_qk_norm", *SECOND_STAGES)
+"""Adam with qk-norm, and in a model without it Adam and what comes behind it."""
 
 
 def compute(config: Config, run: Run) -> xr.Dataset:
     """A sweep whose norms are followed and one for each model; then `analyse`."""
-    if run.corpus is None:
-        raise ValueError("run.corpus must be a corpus to train on, got None")
     plain, with_qk_norm = (
         language_task(replace(config.model, qk_norm=qk_norm), run.corpus, config.batch)
         for qk_norm in (False, True)
@@ -124,12 +102,11 @@ def compute(config: Config, run: Run) -> xr.Dataset:
 
     def init_plain(key):  # with the weights that the other model begins with
         params, state = with_qk_norm.init(key)
-        return _without_qk_norm(params), state
+        return without_qk_norm(params), state
 
     def sweep(name, fn, **axes):
         members = grid(**axes, decayed=np.array([0.0, 1.0]), seed=config.seeds)
-        arrays = run.sweep(name, fn, members, chunk_size=config.chunk_size)
-        return {key: x.reshape(*members.shape, *x.shape[1:]) for key, x in arrays.items()}
+        return run.sweep(name, fn, members, chunk_size=config.chunk_size, grid_shape=True)
 
     followed = sweep("norms", norms_member(config, with_qk_norm))
     models = {
@@ -150,14 +127,14 @@ def compute(config: Config, run: Run) -> xr.Dataset:
 
 
 def norms_member(config: Config, task: Task) -> MemberFunction:
-    """Adam with qk-norm: (norm_steps, num_slices) of what `_compare_stages` sees."""
+    """Adam with qk-norm: (norm_steps, num_slices) of what `stage_effects` sees."""
 
     def fn(member):
         rate, decayed = config.learning_rate, member["decayed"]
-        compared = _compare_stages(config.second_b2(rate, decayed), config.eps)
+        effects = observed(stage_effects(config.second_b2(rate, decayed), config.eps))
         return train_member(
             task,
-            _optimizer(config, rate, decayed, compared),
+            _optimizer(config, rate, decayed, effects),
             seed=member["seed"],
             num_steps=config.norm_steps,
             read=lambda opt_state: opt_state[1].seen,
@@ -175,7 +152,7 @@ def losses_member(config: Config, task: Task, stages: Sequence[str]) -> MemberFu
     def fn(member):
         rate, decayed, seed = member["rate"], member["decayed"], member["seed"]
         second_b2 = config.second_b2(rate, decayed)
-        second = _one_of(
+        second = one_of(
             [SECOND_STAGES[stage](second_b2, config.eps) for stage in stages], member["stage"]
         )
         optimizer = _optimizer(config, rate, decayed, second)
@@ -196,90 +173,9 @@ def _optimizer(config: Config, rate, decayed, second: optax.GradientTransformati
     return optax.chain(
         scale_by_kadam(1, (config.b1,), (config.b2,), config.eps),
         second,
-        _on_queries_and_keys(decay),
+        on_queries_and_keys(decay),
         optax.scale_by_learning_rate(rate),
     )
-
-
-def _one_of(stages: Sequence[optax.GradientTransformation], place: jax.Array) -> Any:
-    """The stage at `place`, which may be traced."""
-
-    def use(place, updates, states, params):
-        updates, state = stages[place].update(updates, states[place], params)
-        return updates, (*states[:place], state, *states[place + 1 :])
-
-    def update(updates, states, params=None):
-        branches = [partial(use, place) for place in range(len(stages))]
-        return jax.lax.switch(place, branches, updates, states, params)
-
-    return optax.GradientTransformation(
-        lambda params: tuple(stage.init(params) for stage in stages), update
-    )
-
-
-def _on_queries_and_keys(stage: optax.GradientTransformation) -> optax.GradientTransformation:
-    """`stage` for the queries and keys in the fused leaves, nothing for all else."""
-
-    def take(tree):
-        blocks = tree["blocks"].items()
-        return {layer: block["attention"]["qkv"][:, :2] for layer, block in blocks}
-
-    def update(updates, state, params=None):
-        changed, state = stage.update(take(updates), state, take(params))
-        blocks = {}
-        for layer, block in updates["blocks"].items():
-            qkv = block["attention"]["qkv"].at[:, :2].set(changed[layer])
-            blocks[layer] = {**block, "attention": {**block["attention"], "qkv": qkv}}
-        return {**updates, "blocks": blocks}, state
-
-    return optax.GradientTransformation(lambda params: stage.init(take(params)), update)
-
-
-def _without_qk_norm(params: Mapping[str, Any]) -> dict[str, Any]:
-    kept = ("qkv", "out")
-    blocks = {
-        layer: {**block, "attention": {name: block["attention"][name] for name in kept}}
-        for layer, block in params["blocks"].items()
-    }
-    return {**params, "blocks": blocks}
-
-
-class _Compared(NamedTuple):
-    coarse: Any
-    elementwise: Any
-    seen: dict[str, jax.Array]
-
-
-def _compare_stages(b2: ArrayLike, eps: ArrayLike) -> optax.GradientTransformation:
-    """Leaves updates alone and says what a second stage of either kind would do to them."""
-    coarse = scale_by_coarse_grained_normalization((1, 2), 0.0, b2, eps)
-    elementwise = _elementwise(b2, eps)
-
-    def stack(tree):
-        return jnp.stack(list(query_key_slices(tree).values()))
-
-    def squared_norm(x):
-        return jnp.sum(x**2, axis=(1, 2))
-
-    def init(params):
-        w = stack(params)
-        zero = jnp.zeros(len(w), w.dtype)
-        seen = dict.fromkeys(("squared_norm", "squared_update", "scale", "cosine"), zero)
-        return _Compared(coarse.init(w), elementwise.init(w), seen)
-
-    def update(updates, state, params=None):
-        u, w = stack(updates), stack(params)
-        scaled, coarse_state = coarse.update(u, state.coarse)
-        turned, elementwise_state = elementwise.update(u, state.elementwise)
-        seen = {
-            "squared_norm": squared_norm(w),
-            "squared_update": squared_norm(u),
-            "scale": jnp.sqrt(squared_norm(scaled) / squared_norm(u)),
-            "cosine": radial_inner_products(u, turned, axes=(1, 2)).cosine,
-        }
-        return updates, _Compared(coarse_state, elementwise_state, seen)
-
-    return optax.GradientTransformation(init, update)
 
 
 def analyse(
@@ -334,17 +230,11 @@ def analyse(
     ).mean("norm_step")
     data["final_ratio"] = data.ratio.sel(norm_step=late).mean("norm_step")
     data["final_cosine"] = data.cosine.sel(norm_step=slice(half, None)).mean("norm_step")
-    data = data.assign(_tuned(data.final_loss))
+    best = best_on_other_seeds(data.final_loss.sel(split="heldout", drop=True), "rate")
+    data["tuned_rate"] = data.rate[best].drop_vars("rate")
+    data["tuned_loss"] = data.final_loss.isel(rate=best).drop_vars("rate")
     numbers, labels = means_over_seeds(_statistics(data))
     return labelled(data.assign(numbers), LABELS | labels | END_LABEL)
-
-
-def _tuned(loss: xr.DataArray) -> dict[str, xr.DataArray]:
-    """Each seed's loss at the learning rate whose held-out loss is lowest on the other seeds."""
-    heldout = loss.sel(split="heldout", drop=True)
-    others = [heldout.drop_sel(seed=s).mean("seed", skipna=False) for s in heldout.seed]
-    best = xr.concat(others, heldout.seed).fillna(np.inf).argmin("rate")
-    return {"tuned_rate": loss.rate[best].drop_vars("rate"), "tuned_loss": loss.isel(rate=best)}
 
 
 def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
@@ -417,7 +307,7 @@ FIGURE = Figure(
     "running means, medians over seeds.",
     presets={
         "smoke": Config(
-            model=GPTConfig(vocab_size=256, context=8, num_layers=1, num_heads=2, width=16),
+            model=replace(SMOKE_MODEL, num_heads=2),
             batch=2,
             num_steps=20,
             num_seeds=2,
@@ -426,9 +316,7 @@ FIGURE = Figure(
             norm_steps=40,
             eval_batches=2,
         ),
-        "laptop": Config(
-            model=GPTConfig(vocab_size=256, context=32, num_layers=1, num_heads=4, width=64)
-        ),
+        "laptop": Config(model=replace(LAPTOP_MODEL, num_heads=4)),
         "paper": Config(
             batch=64,
             num_steps=3000,

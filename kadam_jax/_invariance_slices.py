@@ -1,0 +1,91 @@
+"""Slices of the leaves of a tree, as `kadam_jax.invariance` describes them, and sums over them."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+# The axes that a slice spans, for all leaves or for each.
+Axes = None | Sequence[int]
+AxesOfLeaves = Axes | Callable[[str, Any], Axes]
+
+
+def map_slices(fn: Callable[..., jax.Array], axes: AxesOfLeaves, tree, *rest):
+    """fn(leaf, the axes its slices span, *leaves of the other trees) for each leaf."""
+
+    def of_leaf(path, leaf, *others):
+        shapes = {jnp.shape(x) for x in (leaf, *others)}
+        if len(shapes) > 1:
+            raise ValueError(f"trees must have the same shapes, got {shapes} for {label(path)!r}")
+        return fn(leaf, slice_axes(axes, path, leaf), *others)
+
+    return jax.tree_util.tree_map_with_path(of_leaf, tree, *rest)
+
+
+def slice_axes(axes: AxesOfLeaves, path, leaf) -> tuple[int, ...]:
+    """The axes of `leaf`, none negative, that a slice spans."""
+    ndim = jnp.ndim(leaf)
+    chosen = axes(label(path), leaf) if callable(axes) else axes
+    if chosen is None:
+        return tuple(range(ndim))
+    if not isinstance(chosen, Sequence) or not all(map(_is_int, chosen)):
+        raise TypeError(
+            f"axes must be None, a sequence of ints such as (0,), or a function of path and leaf "
+            f"that returns one of these, got {chosen!r} for leaf {label(path)!r}"
+        )
+    over = tuple(axis + ndim if axis < 0 else axis for axis in chosen)
+    if len(set(over)) < len(over) or not set(over) <= set(range(ndim)):
+        raise ValueError(
+            f"axes must be distinct axes of a leaf, got {tuple(chosen)} for leaf {label(path)!r} "
+            f"of shape {jnp.shape(leaf)}; give None for whole leaves, or a function of path and "
+            "leaf for a choice of each"
+        )
+    return over
+
+
+def _is_int(axis) -> bool:
+    return isinstance(axis, int | np.integer) and not isinstance(axis, bool)
+
+
+def label(path) -> str:
+    """A leaf's path as functions of it are given it, "blocks/0/qkv"."""
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def inner(a, b, over: tuple[int, ...], *, keepdims: bool = False) -> jax.Array:
+    """⟨a, b⟩ over the axes `over`."""
+    return jnp.sum(jnp.real(jnp.conj(wide(a)) * wide(b)), axis=over, keepdims=keepdims)
+
+
+def root_mean_square(x, over: tuple[int, ...], mask=None) -> jax.Array:
+    """√(mean of |x|²) over `over`, kept as axes of size 1; no square leaves the dtype's range.
+
+    Exact under scaling by powers of two, and |x| itself where a slice is one entry.
+    """
+    modulus, count = jnp.abs(wide(x)), size(x, over)
+    if mask is not None:
+        modulus = jnp.where(mask, modulus, 0)
+        count = jnp.maximum(jnp.sum(mask, axis=over, keepdims=True), 1).astype(modulus.dtype)
+    largest = jax.lax.stop_gradient(jnp.max(modulus, axis=over, keepdims=True, initial=0))
+    ratios = modulus / jnp.where(largest != 0, largest, jnp.inf)
+    mean = jnp.sum(jnp.square(ratios), axis=over, keepdims=True) / count
+    return largest * jnp.sqrt(jnp.where(mean != 0, mean, 1))  # finite derivatives at 0
+
+
+def size(x, over: tuple[int, ...]) -> int:
+    """Number of entries of a slice, 1 for an empty one, which all means here divide by."""
+    return max(math.prod(jnp.shape(x)[axis] for axis in over), 1)
+
+
+def wide(x) -> jax.Array:
+    """As an array of at least float32."""
+    x = jnp.asarray(x)
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def real_dtype(x) -> np.dtype:
+    """Of the real numbers beside `x`."""
+    return jnp.finfo(x.dtype).dtype

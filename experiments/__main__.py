@@ -100,7 +100,8 @@ def _run(arguments: argparse.Namespace) -> None:
         except Incomplete as error:
             say(str(error))
         else:
-            print(where.dataset)
+            for path in (where.dataset, *sorted(where.folder.glob("*.png"))):
+                print(path)
 
 
 def _merge(arguments: argparse.Namespace) -> None:
@@ -110,10 +111,18 @@ def _merge(arguments: argparse.Namespace) -> None:
             print(path)
 
 
+def _other_presets(arguments: argparse.Namespace) -> str:
+    """What to do where there is no dataset."""
+    found = sorted({path.parts[-3] for path in arguments.results.glob("*/*/data.nc")})
+    return f"; there is {' and '.join(found)}: give --preset" if found else "; run it first"
+
+
 def _plot(arguments: argparse.Namespace) -> None:
     """`plot NAME...`: draw again from the dataset on disk."""
     for name in arguments.names:
         where = place(arguments.results, _named(figures.discover(), name), arguments.preset)
+        if not where.dataset.exists():
+            raise FileNotFoundError(f"{where.dataset} does not exist{_other_presets(arguments)}")
         for path in draw(where, read_dataset(where.dataset)):
             print(path)
 
@@ -122,7 +131,9 @@ def _report(arguments: argparse.Namespace) -> None:
     """`report`: the page from what is on disk."""
     every, preset = figures.discover(), arguments.preset
     if not any(place(arguments.results, f, preset).dataset.exists() for f in every.values()):
-        raise FileNotFoundError(f"{arguments.results} has no dataset of preset {preset}; run one")
+        raise FileNotFoundError(
+            f"{arguments.results} has no dataset of preset {preset}{_other_presets(arguments)}"
+        )
     print(write_report(arguments.results, every, preset))
 
 
@@ -274,7 +285,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         default=[],
         type=_assignment,
         metavar="FIELD=VALUE,VALUE,...",
-        help="train all combinations of these values in one program, repeatable",
+        help="train all combinations of these values of numeric fields in one program, repeatable",
     ),
     "--output": dict(
         type=Path, metavar="DIR", help="the run's own folder; default: RESULTS/PRESET/train_TASK"

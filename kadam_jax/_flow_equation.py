@@ -1,5 +1,6 @@
 """The equation that a flow solves: its numbers, checked, and what gives u from m and √v."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
@@ -76,6 +77,8 @@ def _check_stages(name: str, decays: tuple[Any, ...]) -> None:
 
 def check_number(name: str, value: Any) -> None:
     """Raise TypeError for what is no real scalar, ValueError for one that is known not finite."""
+    if callable(value):
+        raise TypeError(f"{name} must be a single real number, not a schedule, got {value!r}")
     value = value if isinstance(value, Tracer) else np.asarray(value)
     if value.ndim or not any(jnp.issubdtype(value.dtype, x) for x in (np.floating, np.integer)):
         raise TypeError(f"{name} must be a single real number, got {value!r}")
@@ -87,6 +90,16 @@ def check_function(name: str, value: Any) -> None:
     """Raise TypeError for what can't be called."""
     if not callable(value):
         raise TypeError(f"{name} must be a function, got {value!r}")
+
+
+def check_arguments(name: str, function: Callable, arguments: tuple[str, ...], hint: str) -> None:
+    """Raise TypeError for a function that can't be called with `arguments`, all positional."""
+    try:
+        inspect.signature(function).bind(*arguments)
+    except ValueError:  # a builtin, which has no signature
+        return
+    except TypeError as error:
+        raise TypeError(f"{name} must take ({', '.join(arguments)}): {error}; {hint}") from None
 
 
 def check_count(name: str, value: int) -> None:

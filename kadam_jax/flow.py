@@ -35,6 +35,7 @@ from kadam_jax._flow_equation import (
     BIAS_CORRECTIONS,
     accumulators,
     cast,
+    check_arguments,
     check_count,
     check_function,
     check_name,
@@ -144,7 +145,8 @@ def solve_flow(
       weight_decay: λ.
       coupled: whether decay enters the gradient; static.
       batches: a tree of arrays with a leading axis of `num_steps`, or None.
-      save: what to keep of the state at t = 0, η, 2η, ...; the parameters by default.
+      save: what to keep of the state at t = 0, η, 2η, ...; the parameters by default, such as
+        `lambda state: state.params["w"]`.
       integrand: a function of the state, in whose `integral` it is None, that is integrated over
         time by the trapezoidal rule over substeps, without any of them being kept.
       method: "euler" or "exponential".
@@ -192,6 +194,8 @@ def solve_flow(
                 f"batches must have a leading axis of num_steps={num_steps}, one minibatch for "
                 f"each step, got an array of shape {jnp.shape(batch)}"
             )
+    taken = ("params",) if batches is None else ("params", "batch")
+    check_arguments("grad_fn", grad_fn, taken, "batches= says whether it is given a batch")
     return solve(
         params,
         batches,

@@ -105,7 +105,7 @@ def kadam(
       learning_rate: η, a scalar (may be traced) or a schedule of the step count.
       k, b1, b2, eps, strategy, mu_dtype: see `scale_by_kadam`.
       weight_decay: λ, a scalar (may be traced) or a schedule. A static 0 leaves no trace: the
-        optimizer then needs no `params`.
+        optimizer then needs no `params` (`optax.inject_hyperparams` makes it traced).
       coupled: whether the decay passes through the normalisation; static.
       mask: which parameters decay: a tree of booleans, a prefix of one, or a function from the
         parameters to one, as in `optax.adamw`.

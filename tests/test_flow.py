@@ -623,7 +623,12 @@ def test_memory_grows_with_what_is_saved_alone():
         *(
             ({name: value}, TypeError, f"{name} must be a single real number, got")
             for name in ("learning_rate", "weight_decay")
-            for value in (optax.constant_schedule(0.1), None, "0.1", 1j, True, jnp.full(3, 0.1))
+            for value in (None, "0.1", 1j, True, jnp.full(3, 0.1))
+        ),
+        (
+            {"learning_rate": optax.constant_schedule(0.1)},
+            TypeError,
+            "learning_rate must be a single real number, not a schedule, got <function",
         ),
         ({"coupled": "no"}, TypeError, "coupled must be a Python bool, .* got 'no'"),
         ({"b1": 1e-30}, ValueError, "b1 must be at least 1.17.*e-38 at every stage, got 0.0"),
@@ -638,6 +643,12 @@ def test_memory_grows_with_what_is_saved_alone():
         ({"grad_fn": jnp.sum}, ValueError, "grad_fn must return the loss's gradient"),
         ({"grad_fn": lambda x: 1j * x}, TypeError, "real gradients for real params, got complex64"),
         ({"grad_fn": jnp.ones(3)}, TypeError, "grad_fn must be a function, got Array"),
+        ({"grad_fn": lambda x, y: x}, TypeError, r"must take \(params\): missing .* 'y'; batches="),
+        (
+            {"batches": jnp.ones((3, 5))},
+            TypeError,
+            r"must take \(params, batch\): too many positional",
+        ),
         ({"save": None}, TypeError, "save must be a function, got None"),
         ({"method": ["euler"]}, ValueError, r"method must be one of .*, got \['euler'\]"),
     ],

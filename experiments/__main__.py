@@ -1,4 +1,4 @@
-"""The command line: `python -m experiments list | run | plot | report | reproduce | bench | train`.
+"""The command line: `python -m experiments list | run | merge | plot | report | reproduce ...`.
 
 Exit codes: 0 done, 1 something is missing or damaged or training diverged, 2 bad usage, 130 Ctrl-C
 and 143 SIGTERM. Figures keep their finished chunks, and the same command continues from them;
@@ -23,11 +23,12 @@ import jax
 
 from experiments import bench, figures
 from experiments.config import PRESETS, ConfigError, override, print_help
+from experiments.merging import merge
 from experiments.outcomes import Failed, Stopped
 from experiments.pipeline import Interrupted, draw, place, run_figure
 from experiments.report import write_report
 from experiments.results import DamagedFile, read_dataset
-from experiments.running import say, stop
+from experiments.running import ALL, Incomplete, Share, say, stop
 
 PROG = "python -m experiments"
 INTERRUPTED = 130
@@ -94,8 +95,19 @@ def _run(arguments: argparse.Namespace) -> None:
     devices = _devices(arguments.devices)
     for figure, config in zip(chosen, configs, strict=True):
         where = place(arguments.results, figure, arguments.preset)
-        run_figure(where, config, devices, force=arguments.force)
-        print(where.dataset)
+        try:
+            run_figure(where, config, devices, force=arguments.force, share=arguments.share)
+        except Incomplete as error:
+            say(str(error))
+        else:
+            print(where.dataset)
+
+
+def _merge(arguments: argparse.Namespace) -> None:
+    """`merge FOLDER...`: what other machines have computed."""
+    for folder in arguments.folders:
+        for path in merge(folder, arguments.results, figures.discover()):
+            print(path)
 
 
 def _plot(arguments: argparse.Namespace) -> None:
@@ -222,7 +234,21 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _share(text: str) -> Share:
+    try:
+        return Share.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 OPTIONS: dict[str, dict[str, Any]] = {
+    "folders": dict(nargs="+", type=Path, metavar="FOLDER", help="results of other machines"),
+    "--share": dict(
+        type=_share,
+        default=ALL,
+        metavar="I/N",
+        help="compute the I-th of N shares of the members; `merge` brings them together",
+    ),
     "names": dict(nargs="+", metavar="NAME", help="as `list` shows them"),
     "--preset": dict(choices=PRESETS, default="laptop", help="default: laptop"),
     "--set": dict(
@@ -279,7 +305,12 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], str, tuple[str, 
     "run": (
         _run,
         "Compute figures and draw them.",
-        ("names", "--preset", "--set", "--results", "--devices", "--force"),
+        ("names", "--preset", "--set", "--results", "--devices", "--force", "--share"),
+    ),
+    "merge": (
+        _merge,
+        "Take over what other machines have computed.",
+        ("folders", "--results"),
     ),
     "plot": (
         _plot,

@@ -77,6 +77,11 @@ class Judgement:
     verdict: str
     remark: str
 
+    @property
+    def correction(self) -> str:
+        """What holds instead, where the statement does not; else ""."""
+        return self.claim.correction if self.verdict == NOT_SUPPORTED else ""
+
 
 def verdict(estimate: Estimate, accept: tuple[float, float]) -> str:
     """Supported if the whole interval is acceptable, not supported if none of it is.

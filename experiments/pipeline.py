@@ -27,16 +27,20 @@ from experiments.results import (
     versions,
     write_dataset,
 )
-from experiments.running import Run, say
+from experiments.running import ALL, Run, Share, say
 
 PRESENTATION = {
     "__main__",
+    "annealing_plot",
+    "bounded_updates_plot",
     "checkpoints",
     "coarse_graining_plot",
     "config",
     "evaluation",
+    "generalisation_plot",
     "inner_products_plot",
     "judging",
+    "kadam_stability_plot",
     "max_update_plot",
     "metrics_log",
     "norm_dynamics_plot",
@@ -93,7 +97,12 @@ def place(results: Path, figure: Figure, preset: str) -> Place:
 
 
 def run_figure(
-    where: Place, config: FigureConfig, devices: Sequence[jax.Device], *, force: bool = False
+    where: Place,
+    config: FigureConfig,
+    devices: Sequence[jax.Device],
+    *,
+    force: bool = False,
+    share: Share = ALL,
 ) -> tuple[xr.Dataset, bool]:
     """Computes a figure's dataset and draws it, or takes the finished one of the same key.
 
@@ -105,12 +114,14 @@ def run_figure(
       config: What to compute.
       devices: Members are spread over them.
       force: Compute even if everything is there; drops finished chunks.
+      share: Which chunks are computed here.
 
     Returns:
       The dataset, and whether it was reused.
 
     Raises:
       Interrupted: At Ctrl-C, with finished chunks kept on disk.
+      Incomplete: If this machine's share is done and chunks of others are missing.
     """
     figure = where.figure
     corpus = load_corpus(config.corpus) if isinstance(config, TrainingConfig) else None
@@ -124,7 +135,14 @@ def run_figure(
         devices[0].platform,
         _code_digest(figure),
     )
-    store = ChunkStore(where.folder / "chunks" / key)
+    identity = {
+        "key": key,
+        "figure": figure.name,
+        "preset": where.preset,
+        "config": to_json(config),
+        "corpus_sha256": sha256,
+    }
+    store = ChunkStore(where.folder / "chunks" / key, identity)
     if force:
         store.clear()
     elif (finished := _finished(where.dataset, key)) is not None:
@@ -135,7 +153,7 @@ def run_figure(
     mesh = jax.sharding.Mesh(np.array(devices), ("members",)) if len(devices) > 1 else None
     start = time.monotonic()
     try:
-        dataset = figure.compute(config, Run(corpus, mesh, store))
+        dataset = figure.compute(config, Run(corpus, mesh, store, share))
     except KeyboardInterrupt:
         raise Interrupted(
             f"{figure.name}: {store.count()} finished chunks are kept in {store.folder}; "
@@ -143,15 +161,11 @@ def run_figure(
         ) from None
     overrides = difference(config, figure.presets[where.preset])
     dataset.attrs |= provenance(devices, time.monotonic() - start) | {
-        "key": key,
-        "figure": figure.name,
-        "preset": where.preset,
-        "config": to_json(config),
+        **identity,
         "overrides": json.dumps(overrides),
         "command": " ".join(
             [where.base_command, *(f"--set {shlex.quote(item)}" for item in overrides)]
         ),
-        "corpus_sha256": sha256,
         "seeds": str(list(config.seeds)) if isinstance(config, TrainingConfig) else "none",
     }
     write_dataset(where.dataset, dataset)

@@ -4,7 +4,7 @@ import base64
 import collections
 import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,21 @@ import xarray as xr
 
 from experiments.claims import CLAIMS
 from experiments.figures import Figure
-from experiments.judging import INCONCLUSIVE, NOTHING, Estimate, Judgement, judge, settings
+from experiments.judging import (
+    INCONCLUSIVE,
+    NOT_SUPPORTED,
+    NOTHING,
+    SUPPORTED,
+    Claim,
+    Estimate,
+    Judgement,
+    judge,
+    settings,
+)
 from experiments.pipeline import Place, place
 from experiments.results import DamagedFile, atomic, read_dataset
 
+NOT_RUN = "not run"
 ORIGINS = {
     False: "computed in this run",
     True: "reused, finished before this run",
@@ -93,8 +104,7 @@ def write_report(
 def render(sections: Collection[Section], preset: str) -> str:
     """The page as HTML, every value escaped."""
     judgements = [judgement for section in sections for judgement in section.judgements]
-    verdicts = collections.Counter(judgement.verdict for judgement in judgements)
-    origins = collections.Counter(section.origin or "not run" for section in sections)
+    origins = collections.Counter(section.origin or NOT_RUN for section in sections)
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("experiments"),
         autoescape=True,
@@ -104,8 +114,25 @@ def render(sections: Collection[Section], preset: str) -> str:
     )
     environment.filters |= {"number": number, "interval": interval, "acceptable": acceptable}
     return environment.get_template("report.html").render(
-        sections=sections, preset=preset, origins=origins, verdicts=verdicts
+        sections=sections, preset=preset, origins=origins, groups=_groups(judgements)
     )
+
+
+def _groups(judgements: Sequence[Judgement]) -> list[tuple[str, str, list[Judgement]]]:
+    """What the first screen answers: a title, a CSS class and the judgements of each group."""
+    corrected = [judgement for judgement in judgements if judgement.correction]
+    missing = [judgement for judgement in judgements if judgement.remark == NOT_RUN]
+    rest = [j for j in judgements if j not in corrected and j not in missing]
+    return [
+        (title, verdict.replace(" ", "-"), [j for j in among if j.verdict == verdict])
+        for title, verdict, among in (
+            ("hold", SUPPORTED, rest),
+            ("hold with a correction", NOT_SUPPORTED, corrected),
+            ("do not hold", NOT_SUPPORTED, rest),
+            ("are not decided at this scale", INCONCLUSIVE, rest),
+            ("are not run", INCONCLUSIVE, missing),
+        )
+    ]
 
 
 def number(value: float) -> str:
@@ -141,8 +168,9 @@ def _section(where: Place, origin: str) -> Section:
     claims = [claim for claim in CLAIMS if claim.figure == figure.name]
     try:
         dataset = read_dataset(where.dataset)
+        judgements = tuple(_judged(where, claim, dataset) for claim in claims)
     except (FileNotFoundError, DamagedFile) as error:
-        missing = tuple(Judgement(claim, NOTHING, INCONCLUSIVE, "not run") for claim in claims)
+        missing = tuple(Judgement(claim, NOTHING, INCONCLUSIVE, NOT_RUN) for claim in claims)
         return Section(where, problem=str(error), judgements=missing)
     return Section(
         where,
@@ -151,8 +179,18 @@ def _section(where: Place, origin: str) -> Section:
         caption=figure.caption.format_map(vars(settings(dataset))),
         numbers=_numbers(dataset),
         images=tuple(_data_uri(path) for path in sorted(where.folder.glob("*.png"))),
-        judgements=tuple(judge(claim, dataset, figure.minimum) for claim in claims),
+        judgements=judgements,
     )
+
+
+def _judged(where: Place, claim: Claim, dataset: xr.Dataset) -> Judgement:
+    try:
+        return judge(claim, dataset, where.figure.minimum)
+    except (AttributeError, KeyError) as error:
+        raise DamagedFile(
+            f"{where.dataset} was computed by another version: it lacks what is judged ({error}); "
+            "run it again"
+        ) from error
 
 
 def _numbers(dataset: xr.Dataset) -> tuple[tuple[str, str, str], ...]:

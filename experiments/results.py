@@ -2,21 +2,23 @@
 
 results/<preset>/<figure>/data.nc             the dataset, its attrs say how it was made
 results/<preset>/<figure>/<figure>.png, .svg  drawn from it
-results/<preset>/<figure>/chunks/<key>/       finished parts of a run that is not over
+results/<preset>/<figure>/chunks/<key>/       finished parts of a run that is not over, and
+                                              identity.json, what they are parts of
 """
 
 import contextlib
+import dataclasses
 import datetime
 import hashlib
 import importlib.metadata
 import io
+import json
 import platform
 import shutil
 import subprocess
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import jax
@@ -24,6 +26,9 @@ import numpy as np
 import xarray as xr
 
 PACKAGES = ("jax", "jaxlib", "optax", "flax", "kadam_jax")
+SCHEMA = 1
+"""Of datasets and chunks; another number for another meaning of what is in them."""
+IDENTITY = "identity.json"
 SHA256_BYTES = 32
 PROJECT = Path(__file__).resolve().parent.parent
 
@@ -74,7 +79,7 @@ def write_dataset(path: Path, dataset: xr.Dataset) -> None:
 
     It is made in memory: HDF5 itself does not survive a full disk.
     """
-    content = bytes(dataset.to_netcdf(engine="h5netcdf"))
+    content = bytes(dataset.assign_attrs(schema=SCHEMA).to_netcdf(engine="h5netcdf"))
     with atomic(path) as temporary:
         temporary.write_bytes(content + hashlib.sha256(content).digest())
 
@@ -84,7 +89,7 @@ def read_dataset(path: Path) -> xr.Dataset:
 
     Raises:
       FileNotFoundError: If there is no such file.
-      DamagedFile: If it is not, bit for bit, one that `write_dataset` wrote.
+      DamagedFile: If it is not, bit for bit, one that `write_dataset` wrote, or of another schema.
     """
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist")
@@ -92,25 +97,34 @@ def read_dataset(path: Path) -> xr.Dataset:
     content, checksum = content[:-SHA256_BYTES], content[-SHA256_BYTES:]
     if hashlib.sha256(content).digest() != checksum:  # HDF5 can hang on what it doesn't expect
         raise DamagedFile(f"{path} is damaged, or not written by this program")
-    return xr.load_dataset(io.BytesIO(content), engine="h5netcdf")
+    dataset = xr.load_dataset(io.BytesIO(content), engine="h5netcdf")
+    schema = dataset.attrs.pop("schema", "none")
+    if schema != SCHEMA:
+        raise DamagedFile(f"{path} has schema {schema}, this version reads {SCHEMA}; run it again")
+    return dataset
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class ChunkStore:
     """Finished chunks of one run.
 
     Attributes:
       folder: Where this run's chunks lie, and no other's: its name is the run's key.
+      identity: What the run is; written beside the chunks.
     """
 
     folder: Path
+    identity: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def path(self, sweep: str, start: int) -> Path:
         """The file of the chunk of one sweep that begins with member `start`."""
         return self.folder / f"{sweep}-{start:06d}.npz"
 
     def save(self, sweep: str, start: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Writes a chunk atomically."""
+        """Writes a chunk atomically, behind the run's identity."""
+        if not (identity := self.folder / IDENTITY).exists():
+            with atomic(identity) as temporary:
+                temporary.write_text(json.dumps({"schema": SCHEMA, **self.identity}, indent=1))
         with atomic(self.path(sweep, start)) as temporary, temporary.open("wb") as file:
             np.savez(file, **arrays)
 

@@ -4,7 +4,7 @@ import contextlib
 import datetime
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,43 @@ def say(message: str) -> None:
 
 
 @dataclass(frozen=True)
+class Share:
+    """Every `count`-th chunk, from number `index` on, for one of several machines.
+
+    >>> Share.parse("2/3").of(range(0, 70, 10))
+    [10, 40]
+    """
+
+    index: int = 0
+    count: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> "Share":
+        """From "I/N", 1 <= I <= N.
+
+        Raises:
+          ValueError: If it is anything else.
+        """
+        index, slash, count = text.partition("/")
+        if not (
+            slash and index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count)
+        ):
+            raise ValueError(f"{text!r} is no share; write I/N with 1 <= I <= N, such as 1/2")
+        return cls(int(index) - 1, int(count))
+
+    def of(self, starts: Sequence[int]) -> list[int]:
+        """Those that are this machine's."""
+        return list(starts[self.index :: self.count])
+
+
+ALL = Share()
+
+
+class Incomplete(Exception):
+    """This machine's share is done, and the others' is not here; the message says what is next."""
+
+
+@dataclass(frozen=True)
 class Run:
     """Handed to `compute(config, run)`.
 
@@ -47,11 +84,13 @@ class Run:
       corpus: The corpus that the configuration names; None for a figure without training.
       mesh: Devices to spread members over; None for one device.
       store: Where finished chunks are kept.
+      share: Which chunks are computed here.
     """
 
     corpus: Corpus | None
     mesh: jax.sharding.Mesh | None
     store: ChunkStore
+    share: Share = ALL
 
     def sweep(
         self,
@@ -73,6 +112,9 @@ class Run:
 
         Returns:
           `fn`'s dict, every array with the members stacked on a leading axis.
+
+        Raises:
+          Incomplete: If chunks of other shares are missing.
         """
         num_members = len(next(iter(members.values())))
         chunk_size = chunk_size or num_members
@@ -82,13 +124,14 @@ class Run:
         if chunks:
             say(f"{name}: {len(chunks)} finished chunks found, continuing from them")
         done = sum(len(next(iter(arrays.values()))) for arrays in chunks.values())
+        others = set(starts) - set(self.share.of(starts))
         todo = sweep_chunks(
             fn,
             members,
             chunk_size=chunk_size,
             mesh=self.mesh,
             batching=batching,
-            skip=tuple(chunks),
+            skip={*chunks, *others},
         )
         with progress(name, num_members, done) as advance:
             for start, stop, arrays in todo:
@@ -97,6 +140,11 @@ class Run:
                     raise KeyboardInterrupt
                 chunks[start] = arrays
                 advance(stop - start)
+        if missing := others - set(chunks):
+            raise Incomplete(
+                f"{name}: {len(starts) - len(missing)} of {len(starts)} chunks are here; merge the "
+                "results of the other shares, then run the same command again"
+            )
         ordered = [chunks[start] for start in sorted(chunks)]
         return {key: np.concatenate([arrays[key] for arrays in ordered]) for key in ordered[0]}
 

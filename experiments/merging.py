@@ -1,0 +1,93 @@
+"""Results of several machines in one folder: datasets as they are, and chunks of shared runs.
+
+Nothing is copied before everything has been read and found to fit.
+"""
+
+import json
+import shutil
+from collections.abc import Container, Mapping
+from pathlib import Path
+from typing import Any
+
+from experiments.outcomes import Failed
+from experiments.results import IDENTITY, SCHEMA, DamagedFile, atomic, read_dataset
+
+COMPARED = {"schema": "schema", "config": "configuration", "corpus_sha256": "data's hash"}
+"""What must be equal for two results to be of one thing, in words."""
+
+
+def merge(source: Path, results: Path, figures: Container[str]) -> list[Path]:
+    """Takes the datasets and finished chunks of another results folder over.
+
+    Chunks of one run that several machines have shared come together; the next `run` of the same
+    command finds them and computes what is still missing.
+
+    Args:
+      source: The other folder.
+      results: This one.
+      figures: Names of the figures there are.
+
+    Returns:
+      What has been written here; what was here already is left alone.
+
+    Raises:
+      Failed: If the other folder holds no results, a figure is unknown, or results of the same
+        figure and preset differ in configuration, data, schema, code or versions.
+      DamagedFile: If a file of the other folder is damaged.
+    """
+    files = sorted([*source.glob("*/*/data.nc"), *source.glob("*/*/chunks/*/*.npz")])
+    if not files:
+        raise Failed(f"{source} holds no results; give the folder that --results named")
+    missing = []
+    for file in files:
+        preset, name = file.relative_to(source).parts[:2]
+        if name not in figures:
+            raise Failed(f"{file} is of a figure that this version does not have")
+        theirs, mine = identity(file), _present(results / preset / name)
+        _check_same(file, theirs, mine)
+        target = results / file.relative_to(source)
+        if target.exists() or (results / preset / name / "data.nc").exists():
+            continue
+        missing += [(file, target)]
+        if file.suffix == ".npz":
+            missing += [(file.parent / IDENTITY, target.parent / IDENTITY)]
+    for file, target in missing:
+        with atomic(target) as temporary:
+            shutil.copyfile(file, temporary)
+    return sorted({target for _, target in missing})
+
+
+def identity(file: Path) -> dict[str, Any]:
+    """What a dataset or a chunk is, by the attributes that say so.
+
+    Raises:
+      DamagedFile: If it is damaged or of another schema.
+    """
+    if file.suffix == ".nc":
+        return {"schema": SCHEMA, **read_dataset(file).attrs}
+    try:
+        found = dict(json.loads((file.parent / IDENTITY).read_bytes()))
+    except (OSError, ValueError, TypeError) as error:
+        raise DamagedFile(f"{file.parent / IDENTITY} is damaged ({error})") from error
+    if found.get("schema") != SCHEMA:
+        raise DamagedFile(f"{file} has schema {found.get('schema')}, this version reads {SCHEMA}")
+    return found
+
+
+def _present(folder: Path) -> tuple[Path, dict[str, Any]] | None:
+    """A result of this figure and preset that is here, and what it is."""
+    here = sorted([*folder.glob("data.nc"), *folder.glob("chunks/*/*.npz")])
+    return (here[0], identity(here[0])) if here else None
+
+
+def _check_same(
+    file: Path, theirs: Mapping[str, Any], mine: tuple[Path, Mapping[str, Any]] | None
+) -> None:
+    if mine is None or mine[1].get("key") == theirs.get("key"):
+        return
+    other = [words for name, words in COMPARED.items() if theirs.get(name) != mine[1].get(name)]
+    what = " and ".join(other) or "code or the versions that computed it"
+    raise Failed(
+        f"{file} does not belong with {mine[0]}: they differ in the {what}; merge into another "
+        "folder, or remove one of them"
+    )

@@ -32,6 +32,7 @@ from experiments.running import ALL, Run, Share, say
 PRESENTATION = {
     "__main__",
     "annealing_plot",
+    "architecture_plot",
     "bounded_updates_plot",
     "checkpoints",
     "coarse_graining_plot",
@@ -52,6 +53,8 @@ PRESENTATION = {
     "run_folder",
     "solver_cost_plot",
     "stopping",
+    "strategy_claims",
+    "strategy_comparison_plot",
     "train_command",
     "train_config",
     "train_presets",

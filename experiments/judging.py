@@ -8,7 +8,7 @@ seen. Below a figure's laptop minimum nothing can be more than inconclusive.
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -55,6 +55,7 @@ class Claim:
       accept: Lowest and highest value that support the statement; infinities are allowed.
       reason: Why these, fixed before the value was seen.
       correction: Where the paper is wrong or silent, what holds instead.
+      minimum: What it needs beyond its figure's `minimum`.
     """
 
     id: str
@@ -66,6 +67,7 @@ class Claim:
     accept: tuple[float, float]
     reason: str
     correction: str = ""
+    minimum: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ def judge(claim: Claim, dataset: xr.Dataset, minimum: Mapping[str, float]) -> Ju
       The judgement; its remark says what was too small.
     """
     estimate = claim.statistic(dataset)
-    short = shortfalls(settings(dataset), minimum)
+    short = shortfalls(settings(dataset), {**minimum, **claim.minimum})
     if short:
         return Judgement(claim, estimate, INCONCLUSIVE, "at this scale: " + ", ".join(short))
     return Judgement(claim, estimate, verdict(estimate, claim.accept), "")

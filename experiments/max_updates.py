@@ -42,6 +42,8 @@ DISAGREE = "theories disagree"
 
 Stage = Callable[[ArrayLike, ArrayLike, ArrayLike], optax.GradientTransformation]
 """`stage(b1, b2, eps)`: Adam without its learning rate."""
+Schedule = Callable[[Mapping[str, jax.Array]], optax.Schedule]
+"""`schedule(member)`: the member's learning rate by step."""
 
 LABELS = {
     "b1": ("γ", "1"),
@@ -65,13 +67,13 @@ def stored_rms(b1: ArrayLike, b2: ArrayLike, eps: ArrayLike) -> optax.GradientTr
 
 
 def recorder(
-    task: Task, *, learning_rate: float, num_steps: int, stage: Stage = stored_rms
+    task: Task, *, learning_rate: float | Schedule, num_steps: int, stage: Stage = stored_rms
 ) -> Callable[[Mapping[str, jax.Array]], dict[str, jax.Array]]:
     """A member function that trains with `stage` and records every step.
 
     Args:
       task: What is trained.
-      learning_rate: Constant.
+      learning_rate: Constant, or a member's schedule.
       num_steps: Static.
       stage: The optimizer, built from the member's own `b1`, `b2` and `eps`.
 
@@ -81,11 +83,12 @@ def recorder(
     """
 
     def fn(member):
+        rate = learning_rate(member) if callable(learning_rate) else learning_rate
         optimizer = optax.chain(
             record_dead_gradients(member["b2"]),
             stage(member["b1"], member["b2"], member["eps"]),
             record_max_update(),
-            optax.scale_by_learning_rate(learning_rate),
+            optax.scale_by_learning_rate(rate),
         )
 
         def read(opt_state):
@@ -111,6 +114,7 @@ def train(
     config: TrainingConfig,
     groups: Sequence[tuple[Members, int]],
     stage: Stage = stored_rms,
+    schedule: Schedule | None = None,
 ) -> list[dict[str, np.ndarray]]:
     """Trains groups of members in one compiled sweep.
 
@@ -120,6 +124,7 @@ def train(
       config: Model, data, learning rate.
       groups: Grids with the columns `b1`, `b2`, `eps`, `seed`, and how many steps each is trained.
       stage: As in `recorder`.
+      schedule: In place of the configuration's constant learning rate.
 
     Returns:
       For each group what `recorder`'s function returns, each of shape (*group.shape, num_steps).
@@ -127,7 +132,8 @@ def train(
     task = language_task(config.model, run.corpus, config.batch)
     members, lengths = zip(*groups, strict=True)
     sizes = [len(group["seed"]) for group in members]
-    fn = recorder(task, learning_rate=config.learning_rate, num_steps=max(lengths), stage=stage)
+    rate = schedule or config.learning_rate
+    fn = recorder(task, learning_rate=rate, num_steps=max(lengths), stage=stage)
     columns = {key: np.concatenate([group[key] for group in members]) for key in members[0]}
     if len(set(lengths)) > 1:
         columns["stop"] = np.repeat(lengths, sizes)

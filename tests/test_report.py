@@ -80,6 +80,9 @@ def test_below_the_minimum_nothing_is_more_than_inconclusive():
     assert (enough.verdict, enough.remark) == (SUPPORTED, "")
     assert (small.verdict, small.remark) == (INCONCLUSIVE, "at this scale: model.width=8 < 64")
     assert small.estimate == enough.estimate
+    alone = dataclasses.replace(claim, minimum={"model.width": 128})  # beyond the figure's
+    remark = judge(alone, data({"model": {"width": 64}}), {"model.width": 64}).remark
+    assert remark == "at this scale: model.width=64 < 128"
 
 
 def test_claims_are_unique_complete_and_about_figures_that_exist():

@@ -1,0 +1,167 @@
+"""Test loss along two normal curves: what C says of generalisation (Figs 4 and 12).
+
+Along a normal curve C is monotone, and so are β and γ: it is the order of the points that is
+tested, not C against other functions of them.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+from matplotlib.figure import Figure as Canvas
+
+from experiments import plotting
+from experiments.config import LAPTOP_MODEL, SMOKE_MODEL
+from experiments.figures import Figure
+from experiments.generalisation import (
+    GIVEN,
+    HORIZONS,
+    LABELS,
+    GeneralisationConfig,
+    losses,
+    train,
+)
+from experiments.generalisation_plot import Axis, page
+from experiments.intervals import END_LABEL, ENDS
+from experiments.max_updates import LAPTOP_MINIMUM
+from experiments.point_statistics import (
+    OPTIMUM_LABELS,
+    excess_over_best_other,
+    optimum,
+    rank_correlation,
+    spread,
+    stated,
+)
+from experiments.results import labelled
+from experiments.running import Run
+from kadam_jax.stability import normal_curve
+
+CURVES = {0.999: (GIVEN, "unstable"), 0.95: ((0.9, 0.95), "both")}
+"""By β of a point of the curve: γ and β there, and which part is taken, C falling. The first begins
+at that point, as in the paper; the other has it in its middle and begins near β = 1."""
+
+
+@dataclass(frozen=True)
+class Config(GeneralisationConfig):
+    """What is trained; num_points is that of each curve."""
+
+    @property
+    def points(self) -> tuple[np.ndarray, np.ndarray]:
+        """γ and β, shape (num_curves, num_points), uniform in arc length, C falling."""
+        curves = (
+            normal_curve(*given, self.num_points, direction=direction)
+            for given, direction in CURVES.values()
+        )
+        b1, b2 = np.moveaxis(np.array(list(curves)), 1, 0)
+        return b1, b2
+
+
+def compute(config: Config, run: Run) -> xr.Dataset:
+    """One sweep over the points of both curves; then `analyse`."""
+    return analyse(config, train(run, "curves", config, *config.points))
+
+
+def analyse(config: Config, test_loss: np.ndarray) -> xr.Dataset:
+    """Test losses and what each seed says of the curves.
+
+    Args:
+      config: Names the points.
+      test_loss: Shape (num_curves, num_points, num_seeds, num_evaluations).
+
+    Returns:
+      The figure's dataset.
+    """
+    data = losses(config, ("curve", "point"), *config.points, test_loss)
+    data = data.assign_coords(curve=list(CURVES), end=list(ENDS))
+    stable, unstable = data.best_loss.where(data.C > 0), data.best_loss.where(data.C < 0)
+    data = data.assign(
+        rank_correlation=rank_correlation(data.C, stable),
+        largest_excess=excess_over_best_other(stable, 0),
+        stable_spread=spread(stable),
+        unstable_excess=unstable.mean("point") - stable.mean("point"),
+        **optimum(data.best_loss),
+    )
+    labels = LABELS | OPTIMUM_LABELS | STATISTICS | CURVE_LABEL | END_LABEL
+    for b2 in CURVES:
+        where = f", curve through ({b2}, 0.9)"
+        numbers, number_labels = stated(
+            data.sel(curve=b2), STATISTICS, HORIZONS, where, suffix=f"_{b2}"
+        )
+        data, labels = data.assign(numbers), labels | number_labels
+    return labelled(data, labels)
+
+
+STATISTICS = {
+    "rank_correlation": ("Spearman's correlation of C with the best test loss where C > 0", "1"),
+    "largest_excess": (
+        "best test loss at the largest C less that of the best other point with C > 0, chosen on "
+        "the other seeds",
+        "nat/token",
+    ),
+    "stable_spread": ("largest less smallest best test loss where C > 0", "nat/token"),
+    "unstable_excess": (
+        "best test loss, mean where C < 0 less mean where C > 0",
+        "nat/token",
+    ),
+}
+"""What each seed says of each curve up to each horizon."""
+CURVE_LABEL = {"curve": ("β of the point with γ = 0.9 that the normal curve goes through", "1")}
+
+
+BY_C = Axis(
+    name="C",
+    symbol="C",
+    reference=0,
+    reference_name="the largest C",
+    colours=plotting.STABILITY_COLOURS,
+    levels=(0.0,),
+)
+
+
+def plot(dataset: xr.Dataset) -> dict[str, Canvas]:
+    """A page for each curve."""
+    suffixes = ("", "fig_12")
+    return {suffix: page(dataset.isel(curve=place), BY_C) for place, suffix in enumerate(suffixes)}
+
+
+FIGURE = Figure(
+    name="normal_curves",
+    title="Test loss along normal curves of C",
+    paper="Figs 4, 12",
+    caption="nanoGPT ({model.num_layers} layers, width {model.width}, context {model.context}, "
+    "vocabulary {model.vocab_size}) on bytes of the {corpus} corpus by Adam, batch {batch}, "
+    "{num_seeds} seeds, {num_steps} steps: a warm-up of {warmup_steps}, then a cosine from "
+    "{learning_rate:g} to {final_rate:g} times that. {num_points} points uniform in arc length on "
+    "a normal curve; first page: from (β, γ) = (0.999, 0.9) to γ = 1 (that end excluded); second "
+    "page: the whole curve through (0.95, 0.9), both ends excluded. (a) Loss on {eval_batches} "
+    "held-out batches, the same for all, every {eval_every} steps; the vertical line ends the "
+    "first third. (b) The lowest of them up to there and in the whole run, means and 95% "
+    "intervals. (c) The points; the colour is C. (d) As (b) where C > 0, less the loss at the "
+    "largest C of the same seed.",
+    presets={
+        "smoke": Config(
+            model=SMOKE_MODEL,
+            batch=2,
+            num_steps=30,
+            num_seeds=2,
+            num_points=6,
+            warmup_steps=2,
+            eval_every=5,
+            eval_batches=2,
+            chunk_size=24,
+        ),
+        "laptop": Config(
+            model=LAPTOP_MODEL,
+            num_steps=750,
+            num_points=12,
+            warmup_steps=25,
+            eval_every=50,
+            eval_batches=32,
+        ),
+        # Bytes in GPT-2's vocabulary: almost all of its rows are dead.
+        "paper": Config(batch=64, num_steps=3000, num_points=128, chunk_size=4),
+    },
+    compute=compute,
+    plot=plot,
+    minimum={**LAPTOP_MINIMUM, "num_steps": 750, "num_points": 12, "eval_batches": 32},
+)

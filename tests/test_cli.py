@@ -104,7 +104,8 @@ def test_help_shows_every_field_with_its_meaning_and_preset(capsys):
 
 def test_run_writes_everything_and_a_second_run_reuses_it(run, tmp_path):
     folder = tmp_path / "results/smoke/stability_plane"
-    assert run("run", "stability_plane", *SMOKE)[:2] == (0, f"{folder}/data.nc\n")
+    written = f"{folder}/data.nc\n{folder}/stability_plane.png\n"
+    assert run("run", "stability_plane", *SMOKE)[:2] == (0, written)
     assert sorted(path.name for path in folder.iterdir()) == [
         "data.nc",
         "stability_plane.png",

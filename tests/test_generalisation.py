@@ -230,7 +230,7 @@ def test_a_stated_correlation_keeps_within_what_is_possible():
     )
     assert (mean, low) == (pytest.approx(-0.98), -1)
     assert unclipped < -1 < high < -0.9
-    assert texts["loss_1_x"] == ("loss, part there, mean over seeds", "1")
+    assert texts["loss_1_x"] == ("loss, part there, mean over seeds, 95% interval", "1")
 
 
 @pytest.mark.parametrize(("place", "at_edge"), [(0, True), (2, False), (4, True)])

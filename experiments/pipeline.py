@@ -31,6 +31,8 @@ from experiments.running import ALL, Run, Share, say
 
 PRESENTATION = {
     "__main__",
+    "checkpoint_contents",
+    "checkpoint_files",
     "checkpoints",
     "coarse_graining_plot",
     "config",
@@ -43,6 +45,7 @@ PRESENTATION = {
     "outcomes",
     "pipeline",
     "plotting",
+    "processes",
     "report",
     "results",
     "run_folder",

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import jax
@@ -30,8 +31,11 @@ class MeshConfig:
 
     def __post_init__(self):
         for name, least in (("members", 1), ("data", 1), ("shard_above", 0)):
-            if (value := getattr(self, name)) is not None and value < least:
-                raise ValueError(f"mesh.{name} must be at least {least}, got {value}")
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, Integral) and value >= least):
+                raise ValueError(
+                    f"mesh.{name} must be an integer of at least {least}, got {value!r}"
+                )
 
 
 def make_mesh(

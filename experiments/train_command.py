@@ -1,17 +1,16 @@
 """What the `train` command does between its arguments and the loop."""
 
 import argparse
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.experimental import multihost_utils
 
-from experiments.checkpoints import ResumeError
-from experiments.config import ConfigError, override
+from experiments.config import override
 from experiments.data.loading import Data
 from experiments.outcomes import Failed
+from experiments.processes import start_processes, together
+from experiments.run_folder import make_folder
 from experiments.train_presets import TRAININGS
 from experiments.training import Job, train
 
@@ -34,9 +33,14 @@ def run(
     task, preset = arguments.task or "text", arguments.preset
     training = TRAININGS[task]
     config = override(training.presets[preset], arguments.set, f"{prog} train {task}")
+    for folder in (arguments.compilation_cache, arguments.profile):  # JAX finds out too late
+        if folder is not None:
+            make_folder(folder)
     if arguments.compilation_cache is not None:
         jax.config.update("jax_compilation_cache_dir", str(arguments.compilation_cache))
-    start_processes(arguments)
+    processes = arguments.coordinator, arguments.num_processes, arguments.process_id
+    if arguments.distributed or any(value is not None for value in processes):
+        start_processes(*processes)
     chosen = devices(arguments.devices)
     chosen = chosen if jax.process_count() == 1 else jax.devices()
     try:
@@ -53,8 +57,6 @@ def run(
             profile=arguments.profile,
         )
         print(train(job, chosen, resume=arguments.resume, force=arguments.force))
-    except ResumeError as error:
-        raise ConfigError(str(error)) from error
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
@@ -66,37 +68,8 @@ def run(
 
 def load_in_turn(load: Callable[[], Data]) -> Data:
     """Process 0 loads first: the files that it downloads and writes are there for the others."""
-    first = jax.process_index() == 0
-    data = load() if first else None
-    if jax.process_count() > 1:
-        multihost_utils.sync_global_devices("data")
-    return data if first else load()
-
-
-def start_processes(arguments: argparse.Namespace) -> None:
-    """Joins the other processes of the run, if any of its flags is given.
-
-    Raises:
-      ConfigError: If the three numbers are not all given, or the processes don't find each other.
-    """
-    flags = {
-        "coordinator_address": arguments.coordinator,
-        "num_processes": arguments.num_processes,
-        "process_id": arguments.process_id,
-    }
-    given = {name: value for name, value in flags.items() if value is not None}
-    if not (given or arguments.distributed):
-        return
-    for name in ("num_processes", "process_id"):  # the coordinator's address JAX reads itself
-        if name not in given and (value := os.environ.get(f"JAX_{name.upper()}")):
-            given[name] = int(value)
-    try:
-        jax.distributed.initialize(**given)
-    except (RuntimeError, ValueError) as error:
-        raise ConfigError(
-            f"the processes of this run do not find each other ({error}); outside of SLURM, MPI, "
-            "Kubernetes and TPU pods give --coordinator, --num-processes and --process-id"
-        ) from error
+    data = together(lambda: load() if jax.process_index() == 0 else None)
+    return together(lambda: load() if data is None else data)
 
 
 def fields(task: str, preset: str) -> Any:

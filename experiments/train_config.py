@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from experiments.config import ConfigError, flatten
 from experiments.meshes import MeshConfig
-from experiments.optimizers import EPS, OPTAX_EPS
+from experiments.optimizers import EPS, OPTAX_EPS, OPTIMIZERS, SCHEDULES
 from models.cnn import CNNConfig
 from models.nanogpt import GPTConfig
 
@@ -98,28 +99,32 @@ class TrainConfig:
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
 
     def __post_init__(self):
+        def is_integer(value, least):
+            return isinstance(value, Integral) and least <= value < 2**31
+
         counts = ("num_steps", "batch_size", "k", "log_every", "eval_every", "eval_batches")
         counts += ("steps_per_call", "save_every", "keep", "members_at_once", "prefetch")
         for name in counts:
-            self._check(name, lambda value: value >= 1, "at least 1")
-        for name in ("seed", "data_seed"):
-            self._check(name, lambda value: 0 <= value < 2**31, "in [0, 2^31)")
+            self._check(name, lambda value: is_integer(value, 1), "an integer in [1, 2^31)")
+        for name in ("workers", "warmup_steps", "seed", "data_seed"):
+            self._check(name, lambda value: is_integer(value, 0), "an integer in [0, 2^31)")
+        for name, table in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES)):
+            self._check(name, table.__contains__, f"one of {', '.join(table)}")
         for name in ("learning_rate", "eps", "weight_decay"):
             self._check(name, lambda value: 0 <= value < math.inf, "finite and not negative")
         for name in ("b1", "b2"):
             self._check(name, lambda value: 0 <= value < 1, "in [0, 1)")
         self._check("clip_norm", lambda value: value > 0, "positive")
         self._check("final_rate", lambda value: 0 <= value <= 1, "in [0, 1]")
-        self._check("workers", lambda value: value >= 0, "not negative")
-        below = f"not negative and below num_steps={self.num_steps}"
-        self._check("warmup_steps", lambda value: 0 <= value < self.num_steps, below)
+        below = f"below num_steps={self.num_steps}"
+        self._check("warmup_steps", lambda value: value < self.num_steps, below)
         if self.coupled and self.optimizer != "kadam":
             raise ValueError(f"coupled=True is for optimizer=kadam, got {self.optimizer}")
 
     def _check(self, name, is_valid, what):
         value = getattr(self, name)
         if value is not None and not is_valid(value):
-            raise ValueError(f"{name} must be {what}, got {value}")
+            raise ValueError(f"{name} must be {what}, got {value!r}")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from experiments.config import ConfigError
-from experiments.data.images import flip_and_crop, load_images
+from experiments.data.images import NUM_CLASSES, flip_and_crop, load_images
 from experiments.data.loading import Data
 from experiments.data.text import load_text
+from experiments.data.tokenizers import TOKENIZERS
 from experiments.tasks import Problem, image_problem, text_problem
 from experiments.train_config import ImageTraining, TextTraining
 from models.cnn import CNNConfig
@@ -31,22 +32,20 @@ class Training(NamedTuple):
 
 
 def _load_text(config: TextTraining) -> Data:
-    data = load_text(
+    vocab_size = TOKENIZERS[config.tokenizer].vocab_size
+    _check_at_least("model.vocab_size", config.model.vocab_size, vocab_size, "tokens")
+    return load_text(
         config.corpus,
         tokenizer=config.tokenizer,
         context=config.model.context,
         cache=config.cache.expanduser(),
         num_shards=config.num_shards,
     )
-    _check_at_least("model.vocab_size", config.model.vocab_size, data.info["vocab_size"], "tokens")
-    return data
 
 
 def _load_images(config: ImageTraining) -> Data:
-    data = load_images(config.dataset, cache=config.cache.expanduser())
-    num_classes = data.info["num_classes"]
-    _check_at_least("model.num_classes", config.model.num_classes, num_classes, "classes")
-    return data
+    _check_at_least("model.num_classes", config.model.num_classes, NUM_CLASSES, "classes")
+    return load_images(config.dataset, cache=config.cache.expanduser())
 
 
 def _check_at_least(field: str, value: int, least: int, what: str) -> None:

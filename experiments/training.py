@@ -13,10 +13,11 @@ import jax
 import numpy as np
 
 from experiments.checkpoints import Checkpoints
+from experiments.config import ConfigError
 from experiments.data.loading import Batches, Data, training_batches
 from experiments.evaluation import evaluate
 from experiments.meshes import make_mesh, place_batch, process_share
-from experiments.metrics_log import MetricsLog, finite, live_line
+from experiments.metrics_log import MetricsLog, live_line
 from experiments.optimizers import make_optimizer
 from experiments.outcomes import Failed, Stopped
 from experiments.results import atomic
@@ -90,12 +91,17 @@ def train(
 
     Raises:
       ConfigError: Before anything is written, if the folder has an earlier run and neither `resume`
-        nor `force` is given, or mesh, members and batch don't fit together.
+        nor `force` is given, mesh, members and batch don't fit together, or a batch is larger than
+        the training split.
       ResumeError: If the checkpoints are of another configuration.
       Failed: When no member is left with a finite loss.
       Stopped: After SIGINT or SIGTERM, with a checkpoint; the second signal interrupts at once.
     """
     config = job.config
+    if config.batch_size > len(job.data.train):
+        raise ConfigError(
+            f"batch_size={config.batch_size} is above the {len(job.data.train)} training examples"
+        )
     members, labels = sweep_members(config, job.sweep)
     mesh = make_mesh(config.mesh, devices, len(members["seed"]), config.batch_size)
     programs = member_programs(
@@ -120,8 +126,14 @@ def train(
         augment=job.augment,
     )
     checkpoints = Checkpoints(job.folder / CHECKPOINTS, config=facts, keep=config.keep)
-    with contextlib.closing(batches), contextlib.closing(checkpoints):
-        _Loop(job, labels, mesh, programs, batches, checkpoints).run(facts, resume=resume)
+    # Signals are caught until the last checkpoint is written.
+    with (
+        caught_signals() as signals,
+        contextlib.closing(batches),
+        contextlib.closing(checkpoints),
+    ):
+        loop = _Loop(job, labels, mesh, programs, batches, checkpoints, signals)
+        loop.run(facts, resume=resume)
     return job.folder / METRICS
 
 
@@ -136,6 +148,16 @@ def next_end(done: int, config: TrainConfig) -> int:
     return min(config.num_steps, *((done // every + 1) * every for every in rhythms))
 
 
+def _of(label: Mapping[str, float]) -> str:
+    """Which member a sentence speaks of; nothing where there is one alone.
+
+    >>> _of({"member": 3, "learning_rate": 1e-3, "seed": 1})
+    ' of member 3 (learning_rate=0.001, seed=1)'
+    """
+    swept = ", ".join(f"{name}={value:g}" for name, value in label.items() if name != "member")
+    return f" of member {label['member']} ({swept})" if swept else ""
+
+
 class _Loop:
     """One run from its start or its newest checkpoint to its end."""
 
@@ -147,9 +169,10 @@ class _Loop:
         programs: Programs,
         batches: Batches,
         checkpoints: Checkpoints,
+        signals: list[int],
     ):
         self._job, self._config, self._mesh, self._programs = job, job.config, mesh, programs
-        self._batches, self._checkpoints = batches, checkpoints
+        self._batches, self._checkpoints, self._signals = batches, checkpoints, signals
         self._labels = [{"member": number, **label} for number, label in enumerate(labels)]
         self._diverged_at = np.zeros(len(labels), int)  # the step of the first bad loss; 0: none
         self._is_writer = jax.process_index() == 0
@@ -163,7 +186,6 @@ class _Loop:
             say(f"{self._job.folder} has all of its {done} steps already")
             return
         with contextlib.ExitStack() as stack:
-            signals = stack.enter_context(caught_signals())
             if self._is_writer:
                 with atomic(self._job.folder / CONFIG) as path:
                     path.write_text(json.dumps(facts, indent=2, sort_keys=True) + "\n")
@@ -172,9 +194,9 @@ class _Loop:
                 )
                 self._log = stack.enter_context(contextlib.closing(log))
                 self._advance = stack.enter_context(self._live_line(done))
-            self._train(state, done, signals)
+            self._train(state, done)
 
-    def _train(self, state: TrainState, done: int, signals: list[int]) -> None:
+    def _train(self, state: TrainState, done: int) -> None:
         config = self._config
         blocks = self._blocks(done)
         block = next(blocks)
@@ -189,7 +211,7 @@ class _Loop:
             evaluated = None
             if is_last or done % config.eval_every == 0:
                 evaluated = self._evaluate(state, done, all_splits=is_last)
-            stop = agreed(signals)
+            stop = agreed(self._signals)
             if is_last or stop or done % config.save_every == 0:
                 self._save(state, done, block.position, evaluated)
             if is_last:
@@ -220,7 +242,8 @@ class _Loop:
                 self._diverged_at[member] = step
                 if self._is_writer:
                     self._log.write_divergence(step, member)
-                    say(f"the loss of {self._labels[member]} is not finite since step {step}")
+                    of = _of(self._labels[member])
+                    say(f"the loss{of} is not finite since step {step}")
             if self._is_writer and step % self._config.log_every == 0:
                 self._log.write(
                     step, "train", {name: values[:, place] for name, values in records.items()}
@@ -246,7 +269,8 @@ class _Loop:
                 self._log.write(done, split, values)
         if self._is_writer and all_splits:
             best = int(np.nan_to_num(splits[VALIDATION]["loss"], nan=np.inf).argmin())
-            of = f" of {self._labels[best]}, the best there" if len(self._labels) > 1 else ""
+            of = _of(self._labels[best])
+            of += of and ", the best there"
             for split, values in splits.items():
                 text = ", ".join(f"{name} {column[best]:.4f}" for name, column in values.items())
                 say(f"{split}, step {done}: {text}{of}")
@@ -259,12 +283,12 @@ class _Loop:
         position: Mapping[str, Any],
         evaluated: Mapping[str, np.ndarray] | None,
     ) -> None:
-        loss = None if evaluated is None else finite(float(np.nanmin(evaluated["loss"])))
+        losses = [] if evaluated is None else [x for x in evaluated["loss"] if np.isfinite(x)]
         self._checkpoints.save(
             done,
             state,
             {"batches": dict(position), "diverged_at": self._diverged_at.tolist()},
-            None if loss is None else {"loss": loss},
+            {"loss": float(min(losses))} if losses else None,
         )
 
     def _restored(self) -> tuple[TrainState | None, int]:

@@ -10,11 +10,14 @@ Names end in their shape: B batch, Y and X the place in the image, C channels.
 import dataclasses
 import itertools
 import math
+from numbers import Integral
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+
+from models.dtypes import Dtype, check_dtype
 
 IMAGE_SHAPE = (32, 32, 3)
 CHANNELS = (64, 128, 128, 128, 256, 512, 512, 512)
@@ -35,22 +38,23 @@ class CNNConfig:
         JAX, so that forward-mode differentiation works too; in a loop on a CPU they are slow.
 
     Raises:
-      ValueError: if there is no class, `width` is not a positive multiple of 1/64, `dtype` is not a
-        floating-point type, or `conv` is unknown.
+      ValueError: if there is no class, `width` is not a positive multiple of 1/64, `dtype` is
+        unknown or not enabled, or `conv` is unknown.
     """
 
     num_classes: int = 10
     width: float = 1.0
-    dtype: str = "float32"
+    dtype: Dtype = "float32"
     conv: Literal["auto", "lax"] = "auto"
 
     def __post_init__(self):
-        if self.num_classes < 1:
-            raise ValueError(f"num_classes must be at least 1, got {self.num_classes}.")
+        if not (isinstance(self.num_classes, Integral) and self.num_classes >= 1):
+            raise ValueError(
+                f"num_classes must be an integer of at least 1, got {self.num_classes!r}."
+            )
         if not (self.width > 0 and float(64 * self.width).is_integer()):
             raise ValueError(f"width must be a positive multiple of 1/64, got {self.width}.")
-        if not jnp.issubdtype(jnp.dtype(self.dtype), jnp.floating):
-            raise ValueError(f"dtype must be a floating-point type, got {self.dtype!r}.")
+        check_dtype(self.dtype)
         if self.conv not in ("auto", "lax"):
             raise ValueError(f"conv must be 'auto' or 'lax', got {self.conv!r}.")
 

@@ -10,11 +10,14 @@ Names end in their shape: B batch, L length, N = B·L, W width, H heads, D head 
 import dataclasses
 import math
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+
+from models.dtypes import Dtype, check_dtype
 
 INIT_SCALE = 0.02
 
@@ -46,9 +49,9 @@ class GPTConfig:
         XLA does so on accelerators, its CPU backend keeps them anyway.
 
     Raises:
-      ValueError: if a size is below 1, `width` is no multiple of `num_heads`, `dropout` is outside
-        [0, 1), an epsilon is negative, `dtype` is not a floating-point type, or `attention` is
-        unknown or does not go with `dtype`.
+      ValueError: if a size is no integer or below 1, `width` is no multiple of `num_heads`,
+        `dropout` is outside [0, 1), an epsilon is negative or infinite, `dtype` is unknown or not
+        enabled, or `attention` is unknown or does not go with `dtype`.
     """
 
     vocab_size: int = 50257
@@ -60,25 +63,24 @@ class GPTConfig:
     qk_norm: bool = False
     norm_eps: float = 1e-5
     qk_norm_eps: float = 1e-5
-    dtype: str = "float32"
+    dtype: Dtype = "float32"
     attention: Literal["plain", "cudnn"] = "plain"
     remat: bool = False
 
     def __post_init__(self):
         for name in ("vocab_size", "context", "num_layers", "num_heads", "width"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+            if not (isinstance(value := getattr(self, name), Integral) and value >= 1):
+                raise ValueError(f"{name} must be an integer of at least 1, got {value!r}.")
         for name in ("norm_eps", "qk_norm_eps"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}.")
+            if not 0 <= (value := getattr(self, name)) < math.inf:
+                raise ValueError(f"{name} must be finite and not negative, got {value}.")
         if self.width % self.num_heads:
             raise ValueError(
                 f"width must be a multiple of num_heads={self.num_heads}, got {self.width}."
             )
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be in [0, 1), got {self.dropout}.")
-        if not jnp.issubdtype(jnp.dtype(self.dtype), jnp.floating):
-            raise ValueError(f"dtype must be a floating-point type, got {self.dtype!r}.")
+        check_dtype(self.dtype)
         if self.attention not in ("plain", "cudnn"):
             raise ValueError(f"attention must be 'plain' or 'cudnn', got {self.attention!r}.")
         if self.attention == "cudnn" and jnp.dtype(self.dtype).itemsize != 2:
@@ -201,9 +203,10 @@ class NanoGPT(nnx.Module):
           Logits, (batch, length, vocab_size).
 
         Raises:
-          ValueError: if `tokens` is not a matrix of integers or is longer than the context.
+          ValueError: if `tokens` is not a matrix of integers, has none, or is longer than the
+            context.
         """
-        if tokens.ndim != 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):
+        if tokens.ndim != 2 or not tokens.size or not jnp.issubdtype(tokens.dtype, jnp.integer):
             raise ValueError(
                 f"tokens must be integers (batch, length), got {tokens.dtype} {tokens.shape}."
             )

@@ -279,12 +279,12 @@ def test_bfloat16_activations_keep_parameters_statistics_and_gradients_in_float3
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_classes": 0}, "num_classes must be at least 1, got 0"),
+        ({"num_classes": 0}, "num_classes must be an integer of at least 1, got 0"),
+        ({"num_classes": 2.5}, "num_classes must be an integer of at least 1, got 2.5"),
         ({"width": 0}, "width must be a positive multiple of 1/64, got 0"),
         ({"width": 0.1}, "width must be a positive multiple of 1/64, got 0.1"),
         ({"width": math.inf}, "width must be a positive multiple of 1/64, got inf"),
         ({"width": math.nan}, "width must be a positive multiple of 1/64, got nan"),
-        ({"dtype": "int32"}, "dtype must be a floating-point type, got 'int32'"),
         ({"conv": "fft"}, "conv must be 'auto' or 'lax', got 'fft'"),
     ],
 )

@@ -8,7 +8,9 @@ import orbax.checkpoint
 import pytest
 from flax import nnx
 
+from models.cnn import CNNConfig
 from models.functional import functional
+from models.nanogpt import GPTConfig
 
 
 class Tiny(nnx.Module):
@@ -151,3 +153,18 @@ def test_optax_masks_and_checkpoints_take_the_parameters_as_they_are(tmp_path):
 def test_a_module_with_random_state_of_its_own_is_refused():
     with pytest.raises(ValueError, match=r"random state \(\['layers'\]\).*rngs of each call"):
         functional(lambda rngs: nnx.Sequential(nnx.Dropout(0.5, rngs=rngs)))
+
+
+@pytest.mark.parametrize("config", [GPTConfig, CNNConfig])
+@pytest.mark.parametrize("dtype", ["float99", "int32", "complex64", "float8_e4m3fn", "", None])
+def test_a_dtype_that_no_network_computes_in_is_refused(config, dtype):
+    with pytest.raises(ValueError, match=f"dtype must be one of float32, .*, got {dtype!r}"):
+        config(dtype=dtype)
+
+
+@pytest.mark.parametrize("config", [GPTConfig, CNNConfig])
+def test_float64_is_refused_where_it_would_be_float32(config):
+    with pytest.raises(ValueError, match="dtype='float64' needs JAX_ENABLE_X64=1"):
+        config(dtype="float64")
+    with jax.enable_x64(True):
+        assert config(dtype="float64").dtype == "float64"

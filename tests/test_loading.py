@@ -186,6 +186,9 @@ def test_held_out_batches_keep_the_order_and_every_process_has_as_many():
     [
         ({"batch_size": 0}, "batch_size=0 must be a positive multiple"),
         ({"batch_size": 3, "process_count": 2}, "multiple of the number of processes, 2"),
+        ({"process_index": 1}, "process_index=1 must be at least 0 and below process_count=1"),
+        ({"process_index": -1}, "process_index=-1 must be at least 0"),
+        ({"process_count": 0}, "process_index=0 must be at least 0 and below process_count=0"),
         ({"seed": -1}, "seed=-1 must be at least 0"),
         ({"seed": 2**32}, r"below 2\*\*32"),
         ({"num_workers": -1}, "num_workers=-1 must not be negative"),

@@ -310,13 +310,14 @@ def test_the_loss_is_the_cross_entropy():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"vocab_size": 0}, "vocab_size must be at least 1, got 0"),
-        ({"num_layers": -1}, "num_layers must be at least 1, got -1"),
+        ({"vocab_size": 0}, "vocab_size must be an integer of at least 1, got 0"),
+        ({"num_layers": -1}, "num_layers must be an integer of at least 1, got -1"),
+        ({"context": 1.5}, "context must be an integer of at least 1, got 1.5"),
+        ({"width": "64"}, "width must be an integer of at least 1, got '64'"),
         ({"width": 18, "num_heads": 4}, "width must be a multiple of num_heads=4, got 18"),
         ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
-        ({"norm_eps": -1e-5}, "norm_eps must not be negative, got -1e-05"),
-        ({"qk_norm_eps": math.nan}, "qk_norm_eps must not be negative, got nan"),
-        ({"dtype": "int32"}, "dtype must be a floating-point type, got 'int32'"),
+        ({"norm_eps": -1e-5}, "norm_eps must be finite and not negative, got -1e-05"),
+        ({"qk_norm_eps": math.nan}, "qk_norm_eps must be finite and not negative, got nan"),
         ({"attention": "flash"}, "attention must be 'plain' or 'cudnn', got 'flash'"),
         (
             {"attention": "cudnn"},
@@ -334,6 +335,8 @@ def test_an_impossible_configuration_is_refused(changes, message):
     [
         (jnp.zeros((1, 9), int), "tokens must be at most context=8 long, got 9"),
         (jnp.zeros((8,), int), r"tokens must be integers \(batch, length\), got int32 \(8,\)"),
+        (jnp.zeros((1, 0), int), r"tokens must be integers \(batch, length\), got int32 \(1, 0\)"),
+        (jnp.zeros((0, 8), int), r"tokens must be integers \(batch, length\), got int32 \(0, 8\)"),
         (jnp.zeros((1, 8)), r"tokens must be integers \(batch, length\), got float32 \(1, 8\)"),
     ],
 )

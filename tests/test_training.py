@@ -15,7 +15,8 @@ from flax import nnx
 from jax.experimental.compilation_cache import compilation_cache
 
 from experiments import training
-from experiments.checkpoints import Checkpoints, ResumeError
+from experiments.checkpoint_files import ResumeError
+from experiments.checkpoints import Checkpoints
 from experiments.config import ConfigError
 from experiments.data.loading import Data
 from experiments.meshes import MeshConfig, make_mesh, place_batch
@@ -250,6 +251,31 @@ def test_a_signal_saves_and_the_run_goes_on_from_there(
     assert lines(tmp_path / "run/metrics.jsonl") == lines(whole / "metrics.jsonl")
 
 
+def test_a_signal_during_the_last_save_does_not_break_it_off(tmp_path, monkeypatch):
+    close, outside = Checkpoints.close, []
+
+    def signalled(checkpoints):
+        os.kill(os.getpid(), signal.SIGTERM)
+        close(checkpoints)
+
+    monkeypatch.setattr(Checkpoints, "close", signalled)
+    handler = signal.signal(signal.SIGTERM, lambda *_: outside.append("signal"))
+    try:
+        start(tmp_path / "run")
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    monkeypatch.undo()
+    assert outside == []
+    assert last_checkpoint(tmp_path / "run")[0] == 10
+
+
+def test_a_batch_larger_than_the_training_split_is_refused(tmp_path):
+    config = dataclasses.replace(CONFIG, batch_size=24)
+    with pytest.raises(ConfigError, match="batch_size=24 is above the 23 training examples"):
+        start(tmp_path / "run", config=config)
+    assert not (tmp_path / "run").exists()
+
+
 def test_metrics_are_those_of_a_literal_loop(uninterrupted):
     sweep, folder = uninterrupted
     members, labels = sweep_members(CONFIG, sweep)
@@ -321,8 +347,12 @@ def test_a_diverging_member_is_recorded_and_the_others_go_on(tmp_path):
     assert [line["loss"] for line in others] == pytest.approx([line["loss"] for line in alone])
 
 
-def test_a_run_whose_members_have_all_diverged_fails(tmp_path):
-    config = dataclasses.replace(CONFIG, optimizer="sgd", warmup_steps=0, learning_rate=1e18)
+@pytest.mark.parametrize("eval_every", [1, 5])
+@pytest.mark.filterwarnings("error")
+def test_a_run_whose_members_have_all_diverged_fails(tmp_path, eval_every):
+    rhythm = dict(eval_every=eval_every, save_every=eval_every)  # the held-out loss diverges first
+    changes = dict(optimizer="sgd", warmup_steps=0, learning_rate=1e18)
+    config = dataclasses.replace(CONFIG, **rhythm, **changes)
     with pytest.raises(Failed, match=r"no loss is finite since step \d+; try a smaller"):
         start(tmp_path / "run", config=config)
     assert lines(tmp_path / "run/metrics.jsonl")[-1]["event"] == "diverged"
@@ -502,7 +532,13 @@ def test_a_sweep_that_is_no_sweep_is_refused(assignment, message):
 
 
 @pytest.mark.parametrize(
-    "field", ["num_steps=0", "b1=1.0", "clip_norm=0.0", "warmup_steps=1000", "seed=-1"]
+    "field",
+    [
+        *("num_steps=0", "num_steps=1e9", "num_steps=2147483648", "k=1.5", 'batch_size="4"'),
+        *("warmup_steps=1000", "warmup_steps=-1", "seed=-1", "seed=2147483648", "workers=-1"),
+        *("b1=1.0", "b2=NaN", "eps=Infinity", "clip_norm=0.0", "final_rate=1.5"),
+        *('optimizer="adan"', 'schedule="linear"'),
+    ],
 )
 def test_a_field_out_of_range_is_named(field):
     name, _, value = field.partition("=")

@@ -182,8 +182,8 @@ def training_batches(
       from `set_state(get_state())`, also under another number of workers or processes.
 
     Raises:
-      ValueError: If `batch_size` is not a positive multiple of `process_count`, the seed not one of
-        32 bits, or a count negative.
+      ValueError: If `batch_size` is not a positive multiple of `process_count`, `process_index` not
+        below that, the seed not one of 32 bits, or a count negative.
       DataError: If there is nothing to train on.
 
     >>> data = Data("ten", "0", np.arange(10), {}, {})
@@ -196,7 +196,7 @@ def training_batches(
     >>> next(batches).tolist() == third
     True
     """
-    rows = _rows(batch_size, process_count)
+    rows = _rows(batch_size, process_index, process_count)
     if not 0 <= seed < 2**32:
         raise ValueError(f"seed={seed} must be at least 0 and below 2**32")
     for name, value in (("num_workers", num_workers), ("prefetch", prefetch)):
@@ -236,21 +236,27 @@ def heldout_batches(
       A batch and its weights, 0 or 1, shape (batch_size // process_count,), float32.
 
     Raises:
-      ValueError: If `batch_size` is not a positive multiple of `process_count`.
+      ValueError: If `batch_size` is not a positive multiple of `process_count`, or `process_index`
+        not below that.
 
     >>> for batch, weights in heldout_batches(np.arange(5), 3):
     ...     print(batch, weights)
     [0 1 2] [1. 1. 1.]
     [3 4 4] [1. 1. 0.]
     """
-    rows = _rows(batch_size, process_count)
+    rows = _rows(batch_size, process_index, process_count)
     for start in range(process_index * rows, len(source) + process_index * rows, batch_size):
         indices = np.arange(start, start + rows)
         batch = source[np.minimum(indices, len(source) - 1)]
         yield batch, (indices < len(source)).astype(np.float32)
 
 
-def _rows(batch_size: int, process_count: int) -> int:
+def _rows(batch_size: int, process_index: int, process_count: int) -> int:
+    if not 0 <= process_index < process_count:
+        raise ValueError(
+            f"process_index={process_index} must be at least 0 and below "
+            f"process_count={process_count}"
+        )
     if batch_size < 1 or batch_size % process_count:
         raise ValueError(
             f"batch_size={batch_size} must be a positive multiple of the number of processes, "

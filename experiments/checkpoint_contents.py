@@ -1,0 +1,114 @@
+"""What a checkpoint holds, as a run describes it: its configuration, its leaves by their paths."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import SingleDeviceSharding
+
+
+def differences(theirs: Mapping[str, str], ours: Mapping[str, str]) -> list[str]:
+    """One line for each name that differs.
+
+    >>> differences({"k": "1", "b1": "0.9"}, {"k": "2", "b1": "0.9", "b2": "0.99"})
+    ['k: 1 in the checkpoint, 2 in this run', 'b2: absent in the checkpoint, 0.99 in this run']
+    """
+    return [
+        f"{name}: {theirs.get(name, 'absent')} in the checkpoint, "
+        f"{ours.get(name, 'absent')} in this run"
+        for name in theirs | ours
+        if theirs.get(name) != ours.get(name)
+    ]
+
+
+def as_json(value: Any) -> Any:
+    """What a reader of the file would find, and a copy that nobody changes."""
+    return json.loads(json.dumps(value))
+
+
+def dotted(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Values as JSON by their dotted names.
+
+    >>> dotted({"k": 2, "model": {"width": 64}})
+    {'k': '2', 'model.width': '64'}
+    """
+    flat = {}
+    for name, value in config.items():
+        if isinstance(value, Mapping) and value:
+            flat |= dotted(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = json.dumps(value)
+    return flat
+
+
+def named_leaves(tree: Any) -> dict[str, Any]:
+    """Leaves by their paths, in the tree's order.
+
+    Raises:
+      TypeError: If one is no array of JAX's, or would come back as another type.
+    """
+    leaves = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
+    for name, leaf in leaves.items():
+        if not (hasattr(leaf, "dtype") and _is_kept(leaf)):
+            raise TypeError(f"leaf {name} must be an array, got {leaf!r}; wrap it in jnp.asarray")
+    return leaves
+
+
+def kinds(leaves: Mapping[str, Any]) -> dict[str, str]:
+    """Type and shape of each leaf.
+
+    >>> kinds({"w": jnp.zeros((2, 3))})
+    {'w': 'float32[2, 3]'}
+    """
+    return {name: f"{leaf.dtype}{list(leaf.shape)}" for name, leaf in leaves.items()}
+
+
+def packed(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """What orbax saves: keys as their integers, and no arrays without entries, which it refuses."""
+    return {name: _raw(leaf) for name, leaf in leaves.items() if leaf.size}
+
+
+def packed_template(leaves: Mapping[str, Any]) -> dict[str, jax.ShapeDtypeStruct]:
+    """What orbax restores for a template's leaves; one without a sharding to the first device."""
+    return {name: _raw_template(leaf) for name, leaf in leaves.items() if leaf.size}
+
+
+def unpacked(found: Mapping[str, jax.Array], leaves: Mapping[str, Any]) -> list[jax.Array]:
+    """The inverse of `packed`, in the order of the template's leaves."""
+    return [
+        _typed(found[name] if leaf.size else _empty(leaf), leaf) for name, leaf in leaves.items()
+    ]
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _is_kept(leaf: Any) -> bool:
+    """Whether JAX has the leaf's type: not NumPy's objects, nor float64 where that is off."""
+    is_number = any(jnp.issubdtype(leaf.dtype, kind) for kind in (jnp.number, jnp.bool))
+    return _is_key(leaf) or (is_number and jax.dtypes.canonicalize_dtype(leaf.dtype) == leaf.dtype)
+
+
+def _raw(leaf: Any) -> Any:
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+
+
+def _raw_template(leaf: Any) -> jax.ShapeDtypeStruct:
+    where = getattr(leaf, "sharding", None) or SingleDeviceSharding(jax.local_devices()[0])
+    array = jax.eval_shape(_raw, leaf)
+    return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=where)
+
+
+def _empty(leaf: Any) -> jax.Array:
+    array = _raw_template(leaf)
+    return jax.device_put(np.zeros(array.shape, array.dtype), array.sharding)
+
+
+def _typed(array: jax.Array, leaf: Any) -> jax.Array:
+    if not _is_key(leaf):
+        return array
+    return jax.random.wrap_key_data(array, impl=jax.random.key_impl(jnp.empty((), leaf.dtype)))

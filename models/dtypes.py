@@ -1,0 +1,26 @@
+"""The dtypes that a network may compute in."""
+
+from typing import Literal, get_args
+
+import jax
+
+Dtype = Literal["float32", "bfloat16", "float16", "float64"]
+
+
+def check_dtype(dtype: str) -> None:
+    """Refuses what a network cannot compute in, before anything is compiled.
+
+    Args:
+      dtype: a name.
+
+    Raises:
+      ValueError: if it is none of `Dtype`, or "float64" while JAX makes float32 of that.
+
+    Example:
+
+      >>> check_dtype("bfloat16")
+    """
+    if dtype not in get_args(Dtype):
+        raise ValueError(f"dtype must be one of {', '.join(get_args(Dtype))}, got {dtype!r}.")
+    if jax.dtypes.canonicalize_dtype(dtype) != dtype:
+        raise ValueError(f"dtype={dtype!r} needs JAX_ENABLE_X64=1 in the environment.")

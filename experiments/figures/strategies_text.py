@@ -1,0 +1,133 @@
+"""k-Adam by k and strategy on text (Fig. 16)."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import optax
+import xarray as xr
+
+from experiments.config import TrainingConfig
+from experiments.data import Corpus, sample_batch
+from experiments.figures import Figure
+from experiments.running import Run
+from experiments.strategy_comparison import ComparisonConfig, Trial, analyse, compare
+from experiments.strategy_comparison_plot import plot
+from experiments.tasks import language_task
+from experiments.train import train_member
+from models.nanogpt import GPTConfig
+
+
+@dataclass(frozen=True)
+class Config(ComparisonConfig, TrainingConfig):
+    """What is trained: learning_rate is what `rates` multiply, num_seeds counts the fresh seeds.
+
+    Attributes:
+      eval_batches: Batches of crops of each held-out split, the same for all members.
+    """
+
+    chunk_size: int = 2
+    eval_batches: int = 64
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.check_comparison()
+        if self.eval_batches < 2:
+            raise ValueError(f"eval_batches must be at least 2, got {self.eval_batches}")
+
+
+def compute(config: Config, run: Run) -> xr.Dataset:
+    """Sweeps over the grid and over fresh seeds for each k; then `analyse`."""
+    if run.corpus is None:
+        raise ValueError("run.corpus must be a corpus to train on, got None")
+    trial = text_trial(config, run.corpus)
+    swept, fresh = compare(config, run, trial, optax.constant_schedule(1.0))
+    return analyse(config, swept, fresh, "test loss", "nat/token")
+
+
+def text_trial(config: Config, corpus: Corpus) -> Trial:
+    """Trains nanoGPT; the first half of the held-out text is the validation split.
+
+    Args:
+      config: Its `eval_batches` batches of each split are drawn once.
+      corpus: What is trained on.
+
+    Returns:
+      The function; an example of its `test` is a batch.
+    """
+    task = language_task(config.model, corpus, config.batch)
+    heldout = corpus.tokens_heldout
+    halves = heldout[: len(heldout) // 2], heldout[len(heldout) // 2 :]
+    keys = jax.random.split(jax.random.key(0), config.eval_batches)
+
+    def trial(optimizer, seed):
+        result = train_member(task, optimizer, seed=seed, num_steps=config.num_steps)
+
+        def losses(tokens):
+            def loss(key):
+                batch = sample_batch(jnp.asarray(tokens), key, config.batch, config.model.context)
+                return task.evaluate(result.params, result.state, batch)
+
+            return jax.lax.map(loss, keys)
+
+        validation, test = map(losses, halves)
+        return {
+            "validation": validation.mean(),
+            "validation_loss": validation.mean(),
+            "test": test,
+        }
+
+    return trial
+
+
+FIGURE = Figure(
+    name="strategies_text",
+    title="k-Adam by number of stages and strategy on text",
+    paper="Fig. 16",
+    caption="nanoGPT ({model.num_layers} layers, {model.num_heads} heads, width {model.width}) on "
+    "the {corpus} corpus, batch {batch}, {num_steps} steps at a constant learning rate, decays of "
+    "k stages from (β, γ) = ({b2:g}, {b1:g}). Every strategy and k is trained with one seed at "
+    "learning rates {learning_rate:g} times {rates}, λ in {weight_decays}, {decays}; the loss on "
+    "the first half of the held-out text chooses, the second half is the test. (a) Test loss of "
+    "what was chosen, {num_seeds} fresh seeds; (b) the same, all of it; (c) the paper's statistic, "
+    "the lowest test loss over the sweep, its one seed; (d) how much lower the test loss is than "
+    "Adam's (k = 1), paired by seed and test batch. Bars are 95% intervals for other seeds and "
+    "other test batches. A ring marks a chosen learning rate at an end of the sweep: beyond it the "
+    "arm might be better. Second page: validation loss over the learning rate, lowest over λ, the "
+    "chosen one filled.",
+    presets={
+        "smoke": Config(
+            model=GPTConfig(vocab_size=256, context=8, num_layers=1, num_heads=1, width=16),
+            batch=2,
+            num_steps=20,
+            num_seeds=2,
+            ks=(1, 2),
+            rates=(1.0, 10.0),
+            eval_batches=4,
+        ),
+        "laptop": Config(
+            model=GPTConfig(vocab_size=256, context=32, num_layers=1, num_heads=4, width=64),
+            rates=(0.03, 0.1, 0.3, 1.0, 3.0),
+        ),
+        # Appendix H's sweep, on the embedded text in place of C4.
+        "paper": Config(
+            batch=64,
+            num_steps=20_000,
+            rates=(0.01, 0.05, 0.1, 0.5, 1.0),
+            weight_decays=(1e-4, 1e-3, 1e-2),
+            eval_batches=200,
+            chunk_size=1,
+        ),
+    },
+    compute=compute,
+    plot=plot,
+    minimum={
+        "model.num_layers": 1,
+        "model.width": 64,
+        "model.context": 32,
+        "batch": 8,
+        "num_steps": 400,
+        "num_seeds": 5,
+        "eval_batches": 64,
+    },
+)

@@ -8,7 +8,7 @@ export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
 MAIN := stability_plane,max_update,discrete_boundary
 
-.PHONY: reproduce reproduce-all test smoke lint clean
+.PHONY: reproduce reproduce-all test coverage smoke lint clean
 
 reproduce: .venv/experiments.stamp
 	$(BIN)/python -m experiments reproduce --only $(MAIN)
@@ -17,6 +17,9 @@ reproduce-all: .venv/experiments.stamp
 	$(BIN)/python -m experiments reproduce
 
 test: .venv/test.stamp
+	$(BIN)/python -m pytest -n auto
+
+coverage: .venv/test.stamp
 	$(BIN)/python -m pytest -n auto --cov --cov-report=term:skip-covered
 
 smoke: .venv/experiments.stamp

@@ -1,6 +1,7 @@
 """A run of several processes: how they find each other, and how they fail together."""
 
 import os
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -23,8 +24,11 @@ def start_processes(coordinator: str | None, num: int | None, index: int | None)
       index: Which of them this is.
 
     Raises:
-      ConfigError: If the three are not known, or the processes don't find each other.
+      ConfigError: If the three are not known or make no sense, or the processes don't find each
+        other.
     """
+    if coordinator is not None and not re.fullmatch(r".+:\d+", coordinator):
+        raise ConfigError(f"--coordinator {coordinator}: give HOST:PORT")
     flags = {"coordinator_address": coordinator, "num_processes": num, "process_id": index}
     given: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
     try:

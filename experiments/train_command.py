@@ -14,6 +14,9 @@ from experiments.run_folder import make_folder
 from experiments.train_presets import TRAININGS
 from experiments.training import Job, train
 
+OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory")
+"""In the messages of accelerators and of CPUs."""
+
 
 def run(
     arguments: argparse.Namespace, prog: str, devices: Callable[[str], Sequence[jax.Device]]
@@ -58,7 +61,7 @@ def run(
         )
         print(train(job, chosen, resume=arguments.resume, force=arguments.force))
     except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
+        if not any(words in str(error) for words in OUT_OF_MEMORY):
             raise
         raise Failed(
             f"the devices' memory is too small ({str(error).splitlines()[0]}); lower batch_size or "

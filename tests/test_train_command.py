@@ -11,6 +11,7 @@ import jax
 import pytest
 
 from experiments import __main__ as cli
+from experiments import train_command
 from experiments.train_config import sweep_members
 from experiments.train_presets import TRAININGS
 from models.nanogpt import GPTConfig
@@ -114,7 +115,7 @@ def test_a_sweep_of_images_measures_accuracy(train, tmp_path):
 
 def test_kill_9_and_sigterm_then_resume_equal_an_uninterrupted_run(tmp_path):
     long = ("--set", "num_steps=400", "--set", "save_every=40", "--set", "eval_every=80")
-    sweep = (*long, "--sweep", "seed=0,1")
+    sweep = (*long, "--set", "optimizer=sgd", "--sweep", "seed=0,1")  # which compiles fastest
     common = (*sweep, "--compilation-cache", str(tmp_path / "programs"))
     stopped, whole = tmp_path / "stopped", tmp_path / "whole"
 
@@ -174,6 +175,26 @@ def test_what_cannot_be_trained_is_said_in_a_sentence(
     assert (given, message in " ".join(messages.split())) == (code, True), messages
     assert "Traceback" not in messages
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1 byte",
+        "INTERNAL: Error dispatching computation: Out of memory allocating 1 bytes.",
+    ],
+)
+def test_too_little_memory_is_a_sentence(said, train, monkeypatch):
+    def refuse(*_, **__):
+        raise jax.errors.JaxRuntimeError(said)
+
+    monkeypatch.setattr(train_command, "train", refuse)
+    code, _, messages = train("text", *TINY)
+    assert (code, "memory is too small" in messages, "lower batch_size" in messages) == (
+        1,
+        True,
+        True,
+    )
 
 
 @pytest.mark.parametrize("option", ["--output", "--profile", "--compilation-cache"])

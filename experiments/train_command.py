@@ -6,13 +6,14 @@ from typing import Any
 
 import jax
 
-from experiments.config import override
+from experiments.config import ConfigError, override
 from experiments.data.loading import Data
 from experiments.outcomes import Failed
 from experiments.processes import start_processes, together
 from experiments.run_folder import make_folder
 from experiments.train_presets import TRAININGS
 from experiments.training import Job, train
+from models.dtypes import check_enabled
 
 OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory")
 """In the messages of accelerators and of CPUs."""
@@ -36,6 +37,10 @@ def run(
     task, preset = arguments.task or "text", arguments.preset
     training = TRAININGS[task]
     config = override(training.presets[preset], arguments.set, f"{prog} train {task}")
+    try:
+        check_enabled(config.model.dtype)
+    except ValueError as error:
+        raise ConfigError(f"model.{error}") from error
     for folder in (arguments.compilation_cache, arguments.profile):  # JAX finds out too late
         if folder is not None:
             make_folder(folder)

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.dtypes import Dtype, check_dtype
+from models.dtypes import Dtype, check_dtype, check_enabled
 
 IMAGE_SHAPE = (32, 32, 3)
 CHANNELS = (64, 128, 128, 128, 256, 512, 512, 512)
@@ -39,7 +39,7 @@ class CNNConfig:
 
     Raises:
       ValueError: if there is no class, `width` is not a positive multiple of 1/64, `dtype` is
-        unknown or not enabled, or `conv` is unknown.
+        unknown, or `conv` is unknown.
     """
 
     num_classes: int = 10
@@ -183,9 +183,10 @@ class CNN(nnx.Module):
           Logits, (batch, num_classes).
 
         Raises:
-          ValueError: if `images` has another shape.
+          ValueError: if `images` has another shape, or JAX does not compute in `dtype`.
         """
         del rngs
+        check_enabled(self.config.dtype)
         if images.ndim != 4 or images.shape[1:] != IMAGE_SHAPE:
             raise ValueError(f"images must be (batch, 32, 32, 3), got {images.shape}.")
         blocks = self.blocks

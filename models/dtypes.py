@@ -8,13 +8,13 @@ Dtype = Literal["float32", "bfloat16", "float16", "float64"]
 
 
 def check_dtype(dtype: str) -> None:
-    """Refuses what a network cannot compute in, before anything is compiled.
+    """Refuses a name that is none of `Dtype`.
 
     Args:
       dtype: a name.
 
     Raises:
-      ValueError: if it is none of `Dtype`, or "float64" while JAX makes float32 of that.
+      ValueError: if it is another.
 
     Example:
 
@@ -22,5 +22,20 @@ def check_dtype(dtype: str) -> None:
     """
     if dtype not in get_args(Dtype):
         raise ValueError(f"dtype must be one of {', '.join(get_args(Dtype))}, got {dtype!r}.")
+
+
+def check_enabled(dtype: str) -> None:
+    """Refuses "float64" where JAX makes float32 of it, before anything is compiled.
+
+    Args:
+      dtype: one of `Dtype`.
+
+    Raises:
+      ValueError: if JAX does not compute in it.
+
+    Example:
+
+      >>> check_enabled("bfloat16")
+    """
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:
         raise ValueError(f"dtype={dtype!r} needs JAX_ENABLE_X64=1 in the environment.")

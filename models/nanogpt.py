@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.dtypes import Dtype, check_dtype
+from models.dtypes import Dtype, check_dtype, check_enabled
 
 INIT_SCALE = 0.02
 
@@ -50,8 +50,8 @@ class GPTConfig:
 
     Raises:
       ValueError: if a size is no integer or below 1, `width` is no multiple of `num_heads`,
-        `dropout` is outside [0, 1), an epsilon is negative or infinite, `dtype` is unknown or not
-        enabled, or `attention` is unknown or does not go with `dtype`.
+        `dropout` is outside [0, 1), an epsilon is negative or infinite, `dtype` is unknown, or
+        `attention` is unknown or does not go with `dtype`.
     """
 
     vocab_size: int = 50257
@@ -206,6 +206,7 @@ class NanoGPT(nnx.Module):
           ValueError: if `tokens` is not a matrix of integers, has none, or is longer than the
             context.
         """
+        check_enabled(self.config.dtype)
         if tokens.ndim != 2 or not tokens.size or not jnp.issubdtype(tokens.dtype, jnp.integer):
             raise ValueError(
                 f"tokens must be integers (batch, length), got {tokens.dtype} {tokens.shape}."

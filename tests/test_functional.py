@@ -8,9 +8,9 @@ import orbax.checkpoint
 import pytest
 from flax import nnx
 
-from models.cnn import CNNConfig
+from models.cnn import CNN, CNNConfig
 from models.functional import functional
-from models.nanogpt import GPTConfig
+from models.nanogpt import GPTConfig, NanoGPT
 
 
 class Tiny(nnx.Module):
@@ -162,9 +162,18 @@ def test_a_dtype_that_no_network_computes_in_is_refused(config, dtype):
         config(dtype=dtype)
 
 
-@pytest.mark.parametrize("config", [GPTConfig, CNNConfig])
-def test_float64_is_refused_where_it_would_be_float32(config):
+@pytest.mark.parametrize(
+    ("module", "config", "inputs"),
+    [
+        (NanoGPT, GPTConfig, jnp.zeros((1, 2), jnp.int32)),
+        (CNN, CNNConfig, jnp.zeros((1, 32, 32, 3))),
+    ],
+)
+def test_float64_is_refused_where_it_would_be_float32(module, config, inputs):
+    config = config(dtype="float64")  # the configuration and the module may be made before
+    init, apply = functional(lambda rngs: module(config, rngs=rngs))
+    abstract = jax.eval_shape(init, jax.random.key(0))
     with pytest.raises(ValueError, match="dtype='float64' needs JAX_ENABLE_X64=1"):
-        config(dtype="float64")
+        jax.eval_shape(apply, *abstract, inputs)
     with jax.enable_x64(True):
-        assert config(dtype="float64").dtype == "float64"
+        assert jax.eval_shape(apply, *abstract, inputs)[0].dtype == jnp.float64

@@ -197,6 +197,11 @@ def test_too_little_memory_is_a_sentence(said, train, monkeypatch):
     )
 
 
+def test_float64_without_x64_is_a_sentence(train):
+    code, _, messages = train("text", *TINY, "--set", "model.dtype=float64")
+    assert (code, "model.dtype='float64' needs JAX_ENABLE_X64=1" in messages) == (2, True)
+
+
 @pytest.mark.parametrize("option", ["--output", "--profile", "--compilation-cache"])
 @pytest.mark.parametrize("force", [[], ["--force"]], ids=["", "force"])
 def test_a_folder_that_cannot_be_written_to_is_named(option, force, tmp_path, capsys):

@@ -11,7 +11,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,21 @@ import optax
 
 from experiments.results import git_commit
 from experiments.running import progress
+
+
+@dataclass(frozen=True)
+class BenchConfig:
+    """What a benchmark measures: a subclass's fields, every number of which is positive."""
+
+    def __post_init__(self):
+        def is_number(x):
+            return isinstance(x, int | float) and not isinstance(x, bool)
+
+        for field in fields(self):
+            value = getattr(self, field.name)
+            numbers = value if isinstance(value, tuple) else (value,)
+            if not numbers or any(is_number(x) and not x > 0 for x in numbers):
+                raise ValueError(f"{field.name} must be positive, got {value!r}")
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from experiments.bench import Bench, Table, environment, interleave
+from experiments.bench import Bench, BenchConfig, Table, environment, interleave
 from experiments.tasks import image_problem
 from kadam_jax import kadam
 from models.cnn import IMAGE_SHAPE, CNNConfig
+from models.dtypes import Dtype, check_dtype, check_enabled
 
 SIZES = {
     "width 1/8, batch 64": (CNNConfig(width=1 / 8), 64),
@@ -25,7 +26,7 @@ COLUMNS = ("network", "way", "ms a step", "over lax.conv alone", "images/s")
 
 
 @dataclass(frozen=True)
-class CNNBenchConfig:
+class CNNBenchConfig(BenchConfig):
     """What is timed.
 
     Attributes:
@@ -37,8 +38,13 @@ class CNNBenchConfig:
 
     steps: int = 4
     repeats: int = 15
-    dtype: str = "float32"
+    dtype: Dtype = "float32"
     paper: bool = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_dtype(self.dtype)
+        check_enabled(self.dtype)
 
 
 def training_run(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.bench import Bench, Table, environment
+from experiments.bench import Bench, BenchConfig, Table, environment
 from experiments.data.loading import Data, training_batches
 from experiments.data.tokens import Crops, open_tokens, write_tokens
 from experiments.running import progress
@@ -22,7 +22,7 @@ REPORTS = 4
 
 
 @dataclass(frozen=True)
-class DataBenchConfig:
+class DataBenchConfig(BenchConfig):
     """What is read, and how much of it.
 
     Attributes:

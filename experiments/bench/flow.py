@@ -9,7 +9,7 @@ import diffrax
 import jax
 import jax.numpy as jnp
 
-from experiments.bench import Bench, Table, interleave
+from experiments.bench import Bench, BenchConfig, Table, interleave
 from experiments.data import load_corpus
 from experiments.tasks import language_task
 from kadam_jax.flow import flow_vector_field, solve_flow
@@ -21,7 +21,7 @@ COLUMNS = ("way", "gradients", "ms", "over bare gradients", "ns a gradient")
 
 
 @dataclass(frozen=True)
-class FlowBenchConfig:
+class FlowBenchConfig(BenchConfig):
     """What is solved, and how often.
 
     Attributes:

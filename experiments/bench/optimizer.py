@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from experiments.bench import Bench, Table, environment, interleave
+from experiments.bench import Bench, BenchConfig, Table, environment, interleave
 from kadam_jax import kadam
 from models.functional import functional
 from models.nanogpt import GPTConfig, NanoGPT
@@ -25,7 +25,7 @@ Key = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class OptimizerBenchConfig:
+class OptimizerBenchConfig(BenchConfig):
     """What is measured, and how often.
 
     Attributes:

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from experiments.bench import Bench, Table, environment, interleave
+from experiments.bench import Bench, BenchConfig, Table, environment, interleave
 from experiments.data import load_corpus
 from experiments.tasks import Task, language_task
 from experiments.train import train_member
@@ -41,7 +41,7 @@ SMALL_GPT = GPTConfig(vocab_size=256, context=16, num_layers=1, num_heads=2, wid
 
 
 @dataclass(frozen=True)
-class SweepBenchConfig:
+class SweepBenchConfig(BenchConfig):
     """What is trained, and how often.
 
     Attributes:

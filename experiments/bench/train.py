@@ -11,13 +11,14 @@ import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from experiments.bench import Bench, Table, environment, interleave
+from experiments.bench import Bench, BenchConfig, Table, environment, interleave
+from models.dtypes import Dtype, check_enabled
 from models.functional import functional
 from models.nanogpt import GPTConfig, NanoGPT, next_token_loss
 
@@ -37,7 +38,7 @@ SECONDS = 0.5
 
 
 @dataclass(frozen=True)
-class TrainBenchConfig:
+class TrainBenchConfig(BenchConfig):
     """What is timed.
 
     Attributes:
@@ -52,9 +53,14 @@ class TrainBenchConfig:
     twin: str = ""
     twin_python: str = "python"
     repeats: int = 5
-    dtype: str = "float32"
-    attention: str = "plain"
+    dtype: Dtype = "float32"
+    attention: Literal["plain", "cudnn"] = "plain"
     paper: bool = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        replace(NANOGPT, dtype=self.dtype, attention=self.attention)  # which says what is wrong
+        check_enabled(self.dtype)
 
 
 def flops(config: GPTConfig, batch: int) -> float:

@@ -1,0 +1,29 @@
+"""What every benchmark refuses before it measures."""
+
+import dataclasses
+
+import pytest
+
+from experiments import __main__ as cli
+from experiments import bench
+
+NUMBERS = [
+    (name, field.name)
+    for name, benchmark in bench.discover().items()
+    for field in dataclasses.fields(benchmark.config)
+    if type(getattr(benchmark.config, field.name)) in (int, float, tuple)
+]
+
+
+@pytest.mark.parametrize(("name", "field"), NUMBERS)
+@pytest.mark.parametrize("value", ["0", "-1"])
+def test_a_number_that_is_not_positive_is_named(name, field, value, capsys):
+    assert cli.main(["bench", name, "--set", f"{field}={value}"]) == 2
+    assert f"{field} must be positive, got" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["train", "cnn"])
+@pytest.mark.parametrize("dtype", ["float99", "int32", "float64"])
+def test_a_dtype_that_no_network_computes_in_is_refused(name, dtype, capsys):
+    assert cli.main(["bench", name, "--set", f"dtype={dtype}"]) == 2
+    assert dtype in capsys.readouterr().err

@@ -26,7 +26,6 @@ from experiments.config import PRESETS, ConfigError, override, print_help
 from experiments.merging import merge
 from experiments.outcomes import Failed, Stopped
 from experiments.pipeline import Interrupted, draw, place, run_figure
-from experiments.report import write_report
 from experiments.results import DamagedFile, read_dataset
 from experiments.running import ALL, Incomplete, Share, say, stop
 
@@ -106,8 +105,9 @@ def _run(arguments: argparse.Namespace) -> None:
 
 def _merge(arguments: argparse.Namespace) -> None:
     """`merge FOLDER...`: what other machines have computed."""
+    every = figures.discover()
     for folder in arguments.folders:
-        for path in merge(folder, arguments.results, figures.discover()):
+        for path in merge(folder, arguments.results, every):
             print(path)
 
 
@@ -129,6 +129,8 @@ def _plot(arguments: argparse.Namespace) -> None:
 
 def _report(arguments: argparse.Namespace) -> None:
     """`report`: the page from what is on disk."""
+    from experiments.report import write_report  # scipy takes half a second, as grain below
+
     every, preset = figures.discover(), arguments.preset
     if not any(place(arguments.results, f, preset).dataset.exists() for f in every.values()):
         raise FileNotFoundError(
@@ -139,6 +141,8 @@ def _report(arguments: argparse.Namespace) -> None:
 
 def _reproduce(arguments: argparse.Namespace) -> None:
     """`reproduce`: figures of a preset, their claims and the report."""
+    from experiments.report import write_report
+
     every = figures.discover()
     chosen = {name: _named(every, name) for name in arguments.only or every}
     devices = _devices(arguments.devices)

@@ -173,6 +173,16 @@ def theory(b1: ArrayLike, b2: ArrayLike, num_steps: int) -> dict[str, np.ndarray
         }
 
 
+def log_bias_correction(b1: np.ndarray, b2: np.ndarray, n: np.ndarray) -> np.ndarray:
+    """ln of √(1-β^{n+1}) / (1-γ^{n+1}) in float64, the arguments broadcast.
+
+    >>> log_bias_correction(0.5, 0.75, np.array([0])).round(9).tolist()
+    [0.0]
+    """
+    b1, b2 = np.asarray(b1, np.float64), np.asarray(b2, np.float64)
+    return np.log1p(-(b2 ** (n + 1))) / 2 - np.log1p(-(b1 ** (n + 1)))
+
+
 def growth_slopes(
     max_update: np.ndarray, b1: np.ndarray, b2: np.ndarray, window: tuple[int, int]
 ) -> np.ndarray:
@@ -200,10 +210,8 @@ def growth_slopes(
     if max_update.shape[-1] < last:
         return np.full(max_update.shape[:-1], np.nan)
     n = np.arange(max_update.shape[-1])[first : last + 1]
-    b1, b2 = (
-        np.asarray(b, np.float64).reshape(-1, *(1,) * (max_update.ndim - 1)) for b in (b1, b2)
-    )
-    correction = np.log1p(-(b2 ** (n + 1))) / 2 - np.log1p(-(b1 ** (n + 1)))
+    b1, b2 = (np.reshape(b, (-1, *(1,) * (max_update.ndim - 1))) for b in (b1, b2))
+    correction = log_bias_correction(b1, b2, n)
     with np.errstate(divide="ignore", invalid="ignore"):
         level = np.log(max_update[..., first : last + 1].astype(np.float64)) - correction
         centred = n - n.mean()

@@ -35,22 +35,23 @@ def merge(source: Path, results: Path, figures: Container[str]) -> list[Path]:
         figure and preset differ in configuration, data, schema, code or versions.
       DamagedFile: If a file of the other folder is damaged.
     """
-    files = sorted([*source.glob("*/*/data.nc"), *source.glob("*/*/chunks/*/*.npz")])
-    if not files:
+    found = {folder: files for folder in sorted(source.glob("*/*")) if (files := _results(folder))}
+    if not found:
         raise Failed(f"{source} holds no results; give the folder that --results named")
-    missing = []
-    for file in files:
-        preset, name = file.relative_to(source).parts[:2]
-        if name not in figures:
-            raise Failed(f"{file} is of a figure that this version does not have")
-        theirs, mine = identity(file), _present(results / preset / name)
-        _check_same(file, theirs, mine)
-        target = results / file.relative_to(source)
-        if target.exists() or (results / preset / name / "data.nc").exists():
-            continue
-        missing += [(file, target)]
-        if file.suffix == ".npz":
-            missing += [(file.parent / IDENTITY, target.parent / IDENTITY)]
+    missing: list[tuple[Path, Path]] = []
+    for folder, files in found.items():
+        here = results / folder.relative_to(source)
+        if folder.name not in figures:
+            raise Failed(f"{files[0]} is of a figure that this version does not have")
+        mine = next(((file, identity(file)) for file in _results(here)), None)
+        for file in files:
+            _check_same(file, identity(file), mine)
+            target = here / file.relative_to(folder)
+            if target.exists() or (here / "data.nc").exists():
+                continue
+            missing += [(file, target)]
+            if file.suffix == ".npz":
+                missing += [(file.parent / IDENTITY, target.parent / IDENTITY)]
     for file, target in missing:
         with atomic(target) as temporary:
             shutil.copyfile(file, temporary)
@@ -74,10 +75,9 @@ def identity(file: Path) -> dict[str, Any]:
     return found
 
 
-def _present(folder: Path) -> tuple[Path, dict[str, Any]] | None:
-    """A result of this figure and preset that is here, and what it is."""
-    here = sorted([*folder.glob("data.nc"), *folder.glob("chunks/*/*.npz")])
-    return (here[0], identity(here[0])) if here else None
+def _results(folder: Path) -> list[Path]:
+    """The dataset and the chunks of one figure and preset."""
+    return sorted([*folder.glob("data.nc"), *folder.glob("chunks/*/*.npz")])
 
 
 def _check_same(

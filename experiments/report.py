@@ -35,6 +35,14 @@ ORIGINS = {
     True: "reused, finished before this run",
     None: "read from disk",
 }
+GROUPS = {
+    "hold": SUPPORTED,
+    "hold with a correction": NOT_SUPPORTED,
+    "do not hold": NOT_SUPPORTED,
+    "are not decided at this scale": INCONCLUSIVE,
+    "are not run": INCONCLUSIVE,
+}
+"""Groups of claims on the first screen, in this order, and whose verdict's colour they have."""
 
 
 @dataclass(frozen=True)
@@ -120,19 +128,22 @@ def render(sections: Collection[Section], preset: str) -> str:
 
 def _groups(judgements: Sequence[Judgement]) -> list[tuple[str, str, list[Judgement]]]:
     """What the first screen answers: a title, a CSS class and the judgements of each group."""
-    corrected = [judgement for judgement in judgements if judgement.correction]
-    missing = [judgement for judgement in judgements if judgement.remark == NOT_RUN]
-    rest = [j for j in judgements if j not in corrected and j not in missing]
-    return [
-        (title, verdict.replace(" ", "-"), [j for j in among if j.verdict == verdict])
-        for title, verdict, among in (
-            ("hold", SUPPORTED, rest),
-            ("hold with a correction", NOT_SUPPORTED, corrected),
-            ("do not hold", NOT_SUPPORTED, rest),
-            ("are not decided at this scale", INCONCLUSIVE, rest),
-            ("are not run", INCONCLUSIVE, missing),
-        )
-    ]
+    groups: dict[str, list[Judgement]] = {title: [] for title in GROUPS}
+    for judgement in judgements:
+        groups[_group(judgement)].append(judgement)
+    return [(title, GROUPS[title].replace(" ", "-"), group) for title, group in groups.items()]
+
+
+def _group(judgement: Judgement) -> str:
+    if judgement.remark == NOT_RUN:
+        return "are not run"
+    if judgement.correction:
+        return "hold with a correction"
+    return {
+        SUPPORTED: "hold",
+        NOT_SUPPORTED: "do not hold",
+        INCONCLUSIVE: "are not decided at this scale",
+    }[judgement.verdict]
 
 
 def number(value: float) -> str:

@@ -11,7 +11,7 @@ from experiments.claims.annealing import CLAIMS
 from experiments.config import to_json
 from experiments.data import byte_corpus
 from experiments.figures.annealing import FIGURE, Config, analyse, annealed, compute, plot
-from experiments.judging import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, judge
+from experiments.judging import INCONCLUSIVE, judge
 from experiments.max_updates import GROWING, stored_rms
 from experiments.results import ChunkStore
 from experiments.running import Run
@@ -19,6 +19,7 @@ from experiments.tasks import language_task
 from experiments.train import train_member
 from kadam_jax.monitor import record_max_update
 from models.nanogpt import GPTConfig
+from tests.claim_cases import assert_follows, verdicts
 
 CONFIG = Config(
     model=GPTConfig(vocab_size=256, context=8, num_layers=1, num_heads=1, width=8, dropout=0.1),
@@ -162,13 +163,6 @@ CASES = {
     "annealed-max-update-very-small": ({}, {"grows": True}, {"spread": 4.0}),
     "annealed-generalisation-not-good": ({}, {"gap": 0.05}, {"gap": 0.1, "spread": 0.5}),
 }
-VERDICTS = [
-    (claim, given, verdict)
-    for claim in CLAIMS
-    for given, verdict in zip(
-        CASES[claim.id], (SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE), strict=True
-    )
-]
 
 
 def test_the_laptop_points_are_well_inside():
@@ -178,13 +172,14 @@ def test_the_laptop_points_are_well_inside():
     assert (C <= GROWING).sum() >= 4
 
 
-@pytest.mark.parametrize(("claim", "given", "verdict"), VERDICTS)
+def test_every_claim_has_cases():
+    assert list(CASES) == [claim.id for claim in CLAIMS]
+    assert {len(cases) for cases in CASES.values()} == {3}
+
+
+@pytest.mark.parametrize(("claim", "given", "verdict"), verdicts(CLAIMS, CASES))
 def test_a_claim_follows_the_data(claim, given, verdict):
-    dataset = synthetic(**given)
-    judged = judge(claim, dataset, FIGURE.minimum)
-    assert judged.verdict == verdict, judged.estimate
-    small = dataset.assign_attrs(config=to_json(dataclasses.replace(LAPTOP, num_seeds=4)))
-    assert judge(claim, small, FIGURE.minimum).verdict == INCONCLUSIVE
+    assert_follows(claim, FIGURE, LAPTOP, synthetic(**given), verdict)
 
 
 def test_smoke_presets_decide_nothing(data):

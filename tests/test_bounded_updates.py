@@ -18,11 +18,12 @@ from experiments.figures.bounded_updates import (
     plot,
     precision_change,
 )
-from experiments.judging import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, judge
+from experiments.judging import INCONCLUSIVE, judge
 from experiments.results import ChunkStore
 from experiments.running import Run
 from kadam_jax.stability import exact_max_update_bound, max_update_bound
 from models.nanogpt import GPTConfig
+from tests.claim_cases import assert_follows, verdicts
 
 CONFIG = Config(
     model=GPTConfig(vocab_size=256, context=8, num_layers=1, num_heads=1, width=8, dropout=0.1),
@@ -150,22 +151,11 @@ CASES = {
     "square-root-bound-on-b-zero": ({}, {"scale": 1.2}),
     "theorem-1-inside-b-plus": ({}, {"scale": 8.0}),
 }
-VERDICTS = [
-    (claim, given, verdict)
-    for claim in CLAIMS
-    for given, verdict in zip(
-        CASES[claim.id], (SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE), strict=False
-    )
-]
 
 
-@pytest.mark.parametrize(("claim", "given", "verdict"), VERDICTS)
+@pytest.mark.parametrize(("claim", "given", "verdict"), verdicts(CLAIMS, CASES))
 def test_a_claim_follows_the_data(claim, given, verdict):
-    dataset = synthetic(**given)
-    judged = judge(claim, dataset, FIGURE.minimum)
-    assert judged.verdict == verdict, judged.estimate
-    small = dataset.assign_attrs(config=to_json(dataclasses.replace(LAPTOP, num_seeds=4)))
-    assert judge(claim, small, FIGURE.minimum).verdict == INCONCLUSIVE
+    assert_follows(claim, FIGURE, LAPTOP, synthetic(**given), verdict)
 
 
 def test_smoke_presets_decide_nothing(data):

@@ -22,6 +22,9 @@ from kadam_jax.stability import (
 from kadam_jax.strategies import STRATEGIES, per_stage_decays
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+in_a_browser = pytest.mark.skipif(
+    BROWSER is None, reason="no chromium: `apt-get install chromium` adds it"
+)
 POINTS = [(0.9, 0.999, 1000, 2), (0.25, 0.1, 3000, 3), (0.99, 0.9, 10, 10)]
 """γ, β, n, k in each region: inside B₊, between C = 0 and γ² = β, and beyond."""
 
@@ -57,7 +60,7 @@ def shown(page, folder, hash=""):
     return done.stdout, re.findall(r".*CONSOLE.*", done.stderr)
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no chromium: `apt-get install chromium` adds it")
+@in_a_browser
 @pytest.mark.parametrize("point", POINTS)
 def test_the_explorer_agrees_with_the_library(page, tmp_path, point):
     b1, b2, n, k = point
@@ -79,7 +82,7 @@ def test_the_explorer_agrees_with_the_library(page, tmp_path, point):
         np.testing.assert_allclose(json.loads(found[name]), stage, rtol=1e-6, err_msg=name)
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no chromium: `apt-get install chromium` adds it")
+@in_a_browser
 def test_three_points_lie_in_three_regions(page, tmp_path):
     regions = {
         Values(shown(page, tmp_path, f"#explore?b1={b1}&b2={b2}")[0]).found["region"]

@@ -35,6 +35,7 @@ from experiments.tasks import language_task
 from experiments.train import train_member
 from kadam_jax.optimizer import scale_by_kadam
 from models.nanogpt import GPTConfig
+from tests.claim_cases import assert_follows
 
 TINY = GPTConfig(vocab_size=256, context=8, num_layers=1, num_heads=1, width=8, dropout=0.1)
 SMALL = {
@@ -327,14 +328,7 @@ def test_a_claim_follows_the_data_and_is_never_decided_at_smoke_scale(name):
     make = {"normal_curves": normal_data, "level_curve": level_data}[claim.figure]
     enough = dataclasses.replace(figure.presets["laptop"], **claim.minimum)
     for given, verdict in zip(CASES[name], (SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE), strict=True):
-        data = make(**given)
-        data.attrs["config"] = to_json(enough)
-        judged = judge(claim, data, figure.minimum)
-        assert judged.verdict == verdict, judged.estimate
-        data.attrs["config"] = to_json(dataclasses.replace(enough, num_seeds=4))
-        judged = judge(claim, data, figure.minimum)
-        assert judged.verdict == INCONCLUSIVE
-        assert "num_seeds=4 < 5" in judged.remark
+        assert_follows(claim, figure, enough, make(**given), verdict)
 
 
 def test_claims_can_be_read_from_the_smallest_run(datasets):

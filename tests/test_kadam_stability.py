@@ -20,7 +20,7 @@ from experiments.figures.kadam_stability import (
     first_stages,
     plot,
 )
-from experiments.judging import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, judge
+from experiments.judging import INCONCLUSIVE, judge
 from experiments.kadam_worst_cases import constructed_updates, last_stage_bounds, stage_input
 from experiments.max_updates import GROWING
 from experiments.results import ChunkStore
@@ -29,6 +29,7 @@ from kadam_jax.normalization import scale_by_adaptive_normalization
 from kadam_jax.optimizer import scale_by_kadam
 from kadam_jax.stability import exact_max_update_bound
 from models.nanogpt import GPTConfig
+from tests.claim_cases import assert_follows, verdicts
 
 CONFIG = Config(
     model=GPTConfig(vocab_size=256, context=8, num_layers=1, num_heads=1, width=8),
@@ -251,22 +252,11 @@ CASES = {
     "2-adam-stable-with-dead-gradients": DEAD,
     "3-adam-stable-with-dead-gradients": DEAD,
 }
-VERDICTS = [
-    (claim, given, verdict)
-    for claim in CLAIMS
-    for given, verdict in zip(
-        CASES[claim.id], (SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE), strict=False
-    )
-]
 
 
-@pytest.mark.parametrize(("claim", "given", "verdict"), VERDICTS)
+@pytest.mark.parametrize(("claim", "given", "verdict"), verdicts(CLAIMS, CASES))
 def test_a_claim_follows_the_data(claim, given, verdict):
-    dataset = synthetic(**given)
-    judged = judge(claim, dataset, FIGURE.minimum)
-    assert judged.verdict == verdict, judged.estimate
-    small = dataset.assign_attrs(config=to_json(dataclasses.replace(LAPTOP, num_seeds=4)))
-    assert judge(claim, small, FIGURE.minimum).verdict == INCONCLUSIVE
+    assert_follows(claim, FIGURE, LAPTOP, synthetic(**given), verdict)
 
 
 def test_smoke_presets_decide_nothing(data):

@@ -10,50 +10,19 @@ from functools import cache
 import jax
 import numpy as np
 import pytest
-from flax import nnx
 from jax.sharding import AxisType
 
 from experiments import __main__ as cli
 from experiments.config import ConfigError
 from experiments.meshes import MeshConfig, make_mesh, place_batch, process_share, state_shardings
 from experiments.optimizers import make_optimizer
-from experiments.tasks import Problem
 from experiments.train import member_programs
 from experiments.train_config import TrainConfig, sweep_members
-from models.functional import functional
+from tests.toy import toy_problem
 
 SWEEP = ["learning_rate=1e-3,3e-3", "seed=0,1,2,3"]
 CONFIG = TrainConfig(num_steps=6, batch_size=16, warmup_steps=2, optimizer="adamw")
 MESHES = [(2, 4), (8, 1), (1, 8)]
-
-
-class Network(nnx.Module):
-    """BatchNorm and dropout, which see a batch as a whole."""
-
-    def __init__(self, rngs):
-        self.first = nnx.Linear(8, 16, use_bias=False, rngs=rngs)
-        self.norm = nnx.BatchNorm(16, momentum=0.9, rngs=rngs)
-        self.last = nnx.Linear(16, 1, rngs=rngs)
-
-    def __call__(self, x, *, rngs=None):
-        hidden = jax.numpy.tanh(self.norm(self.first(x)))
-        if rngs is not None:
-            hidden = hidden * jax.random.bernoulli(rngs.dropout(), 0.8, hidden.shape)
-        return self.last(hidden)[:, 0]
-
-
-def problem():
-    init, apply = functional(Network)
-
-    def loss(params, state, batch, key):
-        outputs, state = apply(params, state, batch["x"], key, train=True)
-        return ((outputs - batch["y"]) ** 2).mean(), state
-
-    def metrics(params, state, batch, weights):
-        outputs, _ = apply(params, state, batch["x"])
-        return {"loss": weights @ (outputs - batch["y"]) ** 2, "weight": weights.sum()}
-
-    return Problem(init, loss, metrics)
 
 
 def batches():
@@ -68,7 +37,7 @@ def trained(shape, shard_above=None):
     members, _ = sweep_members(CONFIG, SWEEP)
     mesh = make_mesh(MeshConfig(*shape), jax.devices(), 8, CONFIG.batch_size)
     programs = member_programs(
-        problem(),
+        toy_problem(8, 16),
         lambda member: make_optimizer(CONFIG, member),
         members,
         mesh,

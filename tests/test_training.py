@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from flax import nnx
 from jax.experimental.compilation_cache import compilation_cache
 
 from experiments import training
@@ -23,12 +22,11 @@ from experiments.meshes import MeshConfig, make_mesh, place_batch
 from experiments.metrics_log import MetricsLog
 from experiments.optimizers import EPS, OPTIMIZERS, make_optimizer
 from experiments.outcomes import Failed, Stopped
-from experiments.tasks import Problem
 from experiments.train import TrainState, member_programs
 from experiments.train_config import TrainConfig, hyperparameters, identity, sweep_members
 from experiments.training import Job, evaluate, train
 from kadam_jax.optimizer import kadam
-from models.functional import functional
+from tests.toy import toy_problem
 
 CONFIG = TrainConfig(
     num_steps=10,
@@ -42,36 +40,6 @@ CONFIG = TrainConfig(
     prefetch=2,
 )
 SWEEP = ("learning_rate=1e-2,3e-3", "seed=0,1")
-
-
-class Network(nnx.Module):
-    """A small one with BatchNorm and dropout."""
-
-    def __init__(self, rngs):
-        self.first = nnx.Linear(3, 4, use_bias=False, rngs=rngs)
-        self.norm = nnx.BatchNorm(4, momentum=0.9, rngs=rngs)
-        self.last = nnx.Linear(4, 1, rngs=rngs)
-
-    def __call__(self, x, *, rngs=None):
-        hidden = jnp.tanh(self.norm(self.first(x)))
-        if rngs is not None:
-            hidden = hidden * jax.random.bernoulli(rngs.dropout(), 0.8, hidden.shape)
-        return self.last(hidden)[:, 0]
-
-
-def toy_problem():
-    """Regression."""
-    init, apply = functional(Network)
-
-    def loss(params, state, batch, key):
-        outputs, state = apply(params, state, batch["x"], key, train=True)
-        return ((outputs - batch["y"]) ** 2).mean(), state
-
-    def metrics(params, state, batch, weights):
-        outputs, _ = apply(params, state, batch["x"])
-        return {"loss": weights @ (outputs - batch["y"]) ** 2, "weight": weights.sum()}
-
-    return Problem(init, loss, metrics)
 
 
 class Rows:
@@ -98,7 +66,7 @@ def toy_data():
 
 
 def job(folder, config=CONFIG, **changes):
-    fields = dict(data=toy_data(), problem=toy_problem(), unit="rows", units_per_example=1)
+    fields = dict(data=toy_data(), problem=toy_problem(3, 4), unit="rows", units_per_example=1)
     return Job(config=config, folder=folder, **(fields | changes))
 
 
@@ -109,7 +77,7 @@ def start(folder, *, resume=False, force=False, **changes):
 def programs(config=CONFIG, sweep=(), problem=None, **options):
     members, _ = sweep_members(config, sweep)
     mesh = make_mesh(MeshConfig(), jax.devices()[:1], len(members["seed"]), config.batch_size)
-    problem = problem or toy_problem()
+    problem = problem or toy_problem(3, 4)
     return member_programs(
         problem, lambda member: make_optimizer(config, member), members, mesh, **options
     ), mesh
@@ -279,7 +247,7 @@ def test_a_batch_larger_than_the_training_split_is_refused(tmp_path):
 def test_metrics_are_those_of_a_literal_loop(uninterrupted):
     sweep, folder = uninterrupted
     members, labels = sweep_members(CONFIG, sweep)
-    data, problem = toy_data(), toy_problem()
+    data, problem = toy_data(), toy_problem(3, 4)
     stream = training.training_batches(data, batch_size=4, seed=0, prefetch=0)
     batches = [next(stream) for _ in range(10)]
     written = {
@@ -397,7 +365,9 @@ def test_evaluation_takes_the_first_batches_alone(tmp_path):
     first = evaluate(made, state, data.heldout["validation"], config, mesh)
     rows = data.heldout["validation"][np.arange(4)]
     member = jax.tree.map(lambda leaf: leaf[0], TrainState(*state))
-    sums = toy_problem().metrics(member.params, member.model_state, rows, np.ones(4, np.float32))
+    sums = toy_problem(3, 4).metrics(
+        member.params, member.model_state, rows, np.ones(4, np.float32)
+    )
     np.testing.assert_allclose(first["loss"], [sums["loss"] / 4], rtol=1e-6)
 
 

@@ -18,6 +18,7 @@ from experiments.max_updates import (
     LABELS,
     LAPTOP_MINIMUM,
     largest_ratio,
+    log_bias_correction,
     theory,
     train,
 )
@@ -180,9 +181,10 @@ def log_square_root_bound(b1: np.ndarray, b2: np.ndarray, num_steps: int) -> np.
     """
     b1, b2 = (np.asarray(b, np.float64)[:, None] for b in (b1, b2))
     n = np.arange(num_steps)
-    correction = np.log1p(-(b2 ** (n + 1))) / 2 - np.log1p(-(b1 ** (n + 1)))
     with np.errstate(divide="ignore"):
-        return correction + np.log((1 - b1) / b1) + np.log(n * b2 / (1 - b2)) / 2
+        return (
+            log_bias_correction(b1, b2, n) + np.log((1 - b1) / b1) + np.log(n * b2 / (1 - b2)) / 2
+        )
 
 
 def exponents(max_update: np.ndarray, first: int) -> np.ndarray:

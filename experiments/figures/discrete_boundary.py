@@ -22,6 +22,7 @@ from experiments.max_updates import (
     LAPTOP_MINIMUM,
     growth_slopes,
     largest_ratio,
+    log_bias_correction,
     stored_rms,
     theory,
     train,
@@ -79,7 +80,8 @@ def compute(config: Config, run: Run) -> xr.Dataset:
     predicted = theory(b1, b2, max(num_steps, longest))
     C, exact_rate, log_exact = (predicted[key] for key in ("C", "exact_rate", "log_exact_bound"))
     worst = worst_case_updates(b1, b2, longest)
-    growing = worst / _bias_correction(b1[:, None], b2[:, None], np.arange(longest))
+    corrections = log_bias_correction(b1[:, None], b2[:, None], np.arange(longest))
+    growing = worst / np.exp(corrections)
     updates, second_half = trained["max_update"], (num_steps // 2, num_steps - 1)
     point, member, bound = "point", ("point", "seed"), ("point", "bound_step")
     data = xr.Dataset(
@@ -110,11 +112,6 @@ def compute(config: Config, run: Run) -> xr.Dataset:
     )
     data["largest"] = data.max_update.where(data.theories == DISAGREE).max()
     return labelled(data, LABELS | FIGURE_LABELS)
-
-
-def _bias_correction(b1: np.ndarray, b2: np.ndarray, n: np.ndarray) -> np.ndarray:
-    b1, b2 = b1.astype(np.float64), b2.astype(np.float64)
-    return np.sqrt(1 - b2 ** (n + 1)) / (1 - b1 ** (n + 1))
 
 
 def worst_case_updates(b1: np.ndarray, b2: np.ndarray, num_steps: int) -> np.ndarray:

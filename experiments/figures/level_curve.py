@@ -10,19 +10,20 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure as Canvas
 
-from experiments.config import LAPTOP_MODEL, SMOKE_MODEL
 from experiments.figures import Figure
 from experiments.generalisation import (
     GIVEN,
     HORIZONS,
     LABELS,
+    MINIMUM,
+    SETTINGS,
+    SETUP,
     GeneralisationConfig,
     losses,
     train,
 )
 from experiments.generalisation_plot import Axis, page
 from experiments.intervals import END_LABEL, ENDS
-from experiments.max_updates import LAPTOP_MINIMUM
 from experiments.point_statistics import (
     OPTIMUM_LABELS,
     optimum,
@@ -101,39 +102,18 @@ FIGURE = Figure(
     name="level_curve",
     title="Test loss along a level curve of C",
     paper="Fig. 13",
-    caption="nanoGPT ({model.num_layers} layers, width {model.width}, context {model.context}, "
-    "vocabulary {model.vocab_size}) on bytes of the {corpus} corpus by Adam, batch {batch}, "
-    "{num_seeds} seeds, {num_steps} steps: a warm-up of {warmup_steps}, then a cosine from "
-    "{learning_rate:g} to {final_rate:g} times that. {num_points} points on the level curve of C "
+    caption=SETUP + " {num_points} points on the level curve of C "
     "through (β, γ) = (0.999, 0.9): that one, which is the last, and others uniform in arc length "
     "between the ends, the origin and β = 1. (a) Loss on {eval_batches} held-out batches, the same "
     "for all, every {eval_every} steps; the vertical line ends the first third. (b) The lowest of "
     "them up to there and in the whole run, means and 95% intervals. (c) The points; the colour is "
     "β. (d) As (b), less the loss at (0.999, 0.9) of the same seed.",
     presets={
-        "smoke": Config(
-            model=SMOKE_MODEL,
-            batch=2,
-            num_steps=30,
-            num_seeds=2,
-            num_points=6,
-            warmup_steps=2,
-            eval_every=5,
-            eval_batches=2,
-            chunk_size=12,
-        ),
-        "laptop": Config(
-            model=LAPTOP_MODEL,
-            num_steps=750,
-            num_points=17,
-            warmup_steps=25,
-            eval_every=50,
-            eval_batches=32,
-        ),
-        # Bytes in GPT-2's vocabulary: almost all of its rows are dead.
-        "paper": Config(batch=64, num_steps=3000, num_points=128, chunk_size=4),
+        "smoke": Config(**SETTINGS["smoke"], chunk_size=12),
+        "laptop": Config(**SETTINGS["laptop"], num_points=17),
+        "paper": Config(**SETTINGS["paper"]),
     },
     compute=compute,
     plot=plot,
-    minimum={**LAPTOP_MINIMUM, "num_steps": 750, "num_points": 17, "eval_batches": 32},
+    minimum={**MINIMUM, "num_points": 17},
 )

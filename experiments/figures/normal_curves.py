@@ -11,19 +11,20 @@ import xarray as xr
 from matplotlib.figure import Figure as Canvas
 
 from experiments import plotting
-from experiments.config import LAPTOP_MODEL, SMOKE_MODEL
 from experiments.figures import Figure
 from experiments.generalisation import (
     GIVEN,
     HORIZONS,
     LABELS,
+    MINIMUM,
+    SETTINGS,
+    SETUP,
     GeneralisationConfig,
     losses,
     train,
 )
 from experiments.generalisation_plot import Axis, page
 from experiments.intervals import END_LABEL, ENDS
-from experiments.max_updates import LAPTOP_MINIMUM
 from experiments.point_statistics import (
     OPTIMUM_LABELS,
     excess_over_best_other,
@@ -128,10 +129,7 @@ FIGURE = Figure(
     name="normal_curves",
     title="Test loss along normal curves of C",
     paper="Figs 4, 12",
-    caption="nanoGPT ({model.num_layers} layers, width {model.width}, context {model.context}, "
-    "vocabulary {model.vocab_size}) on bytes of the {corpus} corpus by Adam, batch {batch}, "
-    "{num_seeds} seeds, {num_steps} steps: a warm-up of {warmup_steps}, then a cosine from "
-    "{learning_rate:g} to {final_rate:g} times that. {num_points} points uniform in arc length on "
+    caption=SETUP + " {num_points} points uniform in arc length on "
     "a normal curve; first page: from (β, γ) = (0.999, 0.9) to γ = 1 (that end excluded); second "
     "page: the whole curve through (0.95, 0.9), both ends excluded. (a) Loss on {eval_batches} "
     "held-out batches, the same for all, every {eval_every} steps; the vertical line ends the "
@@ -139,29 +137,11 @@ FIGURE = Figure(
     "intervals. (c) The points; the colour is C. (d) As (b) where C > 0, less the loss at the "
     "largest C of the same seed.",
     presets={
-        "smoke": Config(
-            model=SMOKE_MODEL,
-            batch=2,
-            num_steps=30,
-            num_seeds=2,
-            num_points=6,
-            warmup_steps=2,
-            eval_every=5,
-            eval_batches=2,
-            chunk_size=24,
-        ),
-        "laptop": Config(
-            model=LAPTOP_MODEL,
-            num_steps=750,
-            num_points=12,
-            warmup_steps=25,
-            eval_every=50,
-            eval_batches=32,
-        ),
-        # Bytes in GPT-2's vocabulary: almost all of its rows are dead.
-        "paper": Config(batch=64, num_steps=3000, num_points=128, chunk_size=4),
+        "smoke": Config(**SETTINGS["smoke"], chunk_size=24),
+        "laptop": Config(**SETTINGS["laptop"], num_points=12),
+        "paper": Config(**SETTINGS["paper"]),
     },
     compute=compute,
     plot=plot,
-    minimum={**LAPTOP_MINIMUM, "num_steps": 750, "num_points": 12, "eval_batches": 32},
+    minimum={**MINIMUM, "num_points": 12},
 )

@@ -6,11 +6,10 @@ is trained anew with fresh seeds and measured on the test split. Measures are be
 lower.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import jax
 import numpy as np
 import optax
 import xarray as xr
@@ -20,6 +19,7 @@ from scipy import stats
 from experiments.intervals import END_LABEL, ENDS
 from experiments.results import labelled
 from experiments.running import Run
+from experiments.trials import Trial
 from kadam_jax.members import grid, points
 from kadam_jax.optimizer import scale_by_kadam
 from kadam_jax.strategies import STRATEGIES, per_stage_decays
@@ -29,11 +29,6 @@ ADAM = "adam"
 DECAYS = ("decoupled", "coupled")
 CHOICES = ("decay", "weight_decay", "rate")
 """What an arm is tuned over."""
-
-Trial = Callable[[optax.GradientTransformation, jax.Array], Mapping[str, jax.Array]]
-"""`trial(optimizer, seed)` trains one member and gives `validation`, which is compared,
-`validation_loss`, which decides where that is equal, and `test`, (num_examples,), of each test
-example."""
 
 
 @dataclass(frozen=True)

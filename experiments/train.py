@@ -28,6 +28,8 @@ class TrainResult(NamedTuple):
     """Parameters at the end."""
     state: Any
     """The model's own state at the end."""
+    opt_state: Any
+    """The optimizer's at the end."""
 
 
 def train_member(
@@ -83,8 +85,8 @@ def train_member(
 
     start = (params, state, optimizer.init(params))
     body = step if stop is None else step_or_skip
-    (params, state, _), (losses, readings) = jax.lax.scan(body, start, jnp.arange(num_steps))
-    return TrainResult(losses, readings, params, state)
+    end, (losses, readings) = jax.lax.scan(body, start, jnp.arange(num_steps))
+    return TrainResult(losses, readings, *end)
 
 
 class TrainState(NamedTuple):

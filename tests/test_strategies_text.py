@@ -9,11 +9,12 @@ import pytest
 
 from experiments.config import to_json
 from experiments.data import byte_corpus, sample_batch
-from experiments.figures.strategies_text import FIGURE, Config, compute, plot, text_trial
+from experiments.figures.strategies_text import FIGURE, Config, compute, plot
 from experiments.results import ChunkStore
 from experiments.running import Run
 from experiments.tasks import language_task
 from experiments.train import train_member
+from experiments.trials import text_trial
 from models.nanogpt import GPTConfig
 
 CONFIG = Config(
@@ -30,7 +31,10 @@ CORPUS = byte_corpus("text", b"the quick brown fox jumps over the lazy dog. " * 
 
 def test_a_trial_is_judged_on_both_halves_of_the_heldout_text():
     optimizer = optax.adamw(1e-2, weight_decay=0.1)
-    found = jax.jit(lambda seed: text_trial(CONFIG, CORPUS)(optimizer, seed))(3)
+    trial = text_trial(
+        CONFIG.model, CORPUS, batch=CONFIG.batch, num_steps=CONFIG.num_steps, eval_batches=3
+    )
+    found = jax.jit(lambda seed: trial(optimizer, seed))(3)
     task = language_task(CONFIG.model, CORPUS, CONFIG.batch)
     result = train_member(task, optimizer, seed=3, num_steps=CONFIG.num_steps)
     middle = len(CORPUS.tokens_heldout) // 2

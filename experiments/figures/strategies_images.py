@@ -14,10 +14,11 @@ from experiments.data.images import Images, load_images
 from experiments.data.loading import Data
 from experiments.figures import Figure
 from experiments.running import Run
-from experiments.strategy_comparison import ADAM, ComparisonConfig, Trial, analyse, compare
+from experiments.strategy_comparison import ADAM, ComparisonConfig, analyse, compare
 from experiments.strategy_comparison_plot import plot
 from experiments.tasks import Task, image_problem
 from experiments.train import train_member
+from experiments.trials import Trial
 from models.cnn import CNNConfig
 
 EVAL_BATCH = 100
@@ -100,13 +101,14 @@ def image_trial(config: Config, images: Data) -> Trial:
 
     task = Task(problem.init, sample, problem.loss, sample, problem.loss)
 
-    def trial(optimizer, seed):
+    def trial(optimizer, seed, evaluated=lambda opt_state, params: params):
         result = train_member(task, optimizer, seed=seed, num_steps=config.num_steps)
+        params = evaluated(result.opt_state, result.params)
 
         def evaluate(split):
             def one(place):  # a metric's sums over a batch of one
                 batch = _examples(split, place[None])
-                return problem.metrics(result.params, result.state, batch, jnp.ones(1))
+                return problem.metrics(params, result.state, batch, jnp.ones(1))
 
             places = jnp.arange(len(split)).reshape(-1, EVAL_BATCH)
             sums = jax.lax.map(jax.vmap(one), places)

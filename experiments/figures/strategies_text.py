@@ -2,19 +2,15 @@
 
 from dataclasses import dataclass
 
-import jax
-import jax.numpy as jnp
 import optax
 import xarray as xr
 
 from experiments.config import TrainingConfig
-from experiments.data import Corpus, sample_batch
 from experiments.figures import Figure
 from experiments.running import Run
-from experiments.strategy_comparison import ComparisonConfig, Trial, analyse, compare
+from experiments.strategy_comparison import ComparisonConfig, analyse, compare
 from experiments.strategy_comparison_plot import plot
-from experiments.tasks import language_task
-from experiments.train import train_member
+from experiments.trials import text_trial
 from models.nanogpt import GPTConfig
 
 
@@ -38,46 +34,15 @@ class Config(ComparisonConfig, TrainingConfig):
 
 def compute(config: Config, run: Run) -> xr.Dataset:
     """Sweeps over the grid and over fresh seeds for each k; then `analyse`."""
-    if run.corpus is None:
-        raise ValueError("run.corpus must be a corpus to train on, got None")
-    trial = text_trial(config, run.corpus)
+    trial = text_trial(
+        config.model,
+        run.corpus,
+        batch=config.batch,
+        num_steps=config.num_steps,
+        eval_batches=config.eval_batches,
+    )
     swept, fresh = compare(config, run, trial, optax.constant_schedule(1.0))
     return analyse(config, swept, fresh, "test loss", "nat/token")
-
-
-def text_trial(config: Config, corpus: Corpus) -> Trial:
-    """Trains nanoGPT; the first half of the held-out text is the validation split.
-
-    Args:
-      config: Its `eval_batches` batches of each split are drawn once.
-      corpus: What is trained on.
-
-    Returns:
-      The function; an example of its `test` is a batch.
-    """
-    task = language_task(config.model, corpus, config.batch)
-    heldout = corpus.tokens_heldout
-    halves = heldout[: len(heldout) // 2], heldout[len(heldout) // 2 :]
-    keys = jax.random.split(jax.random.key(0), config.eval_batches)
-
-    def trial(optimizer, seed):
-        result = train_member(task, optimizer, seed=seed, num_steps=config.num_steps)
-
-        def losses(tokens):
-            def loss(key):
-                batch = sample_batch(jnp.asarray(tokens), key, config.batch, config.model.context)
-                return task.evaluate(result.params, result.state, batch)
-
-            return jax.lax.map(loss, keys)
-
-        validation, test = map(losses, halves)
-        return {
-            "validation": validation.mean(),
-            "validation_loss": validation.mean(),
-            "test": test,
-        }
-
-    return trial
 
 
 FIGURE = Figure(

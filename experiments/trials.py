@@ -1,0 +1,82 @@
+"""One run and what it is worth on a validation and a test split, as a function of an optimizer."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from experiments.data import Corpus, sample_batch
+from experiments.tasks import Task, language_task
+from experiments.train import train_member
+from models.nanogpt import GPTConfig
+
+
+class Trial(Protocol):
+    """Trains one member."""
+
+    def __call__(
+        self,
+        optimizer: optax.GradientTransformation,
+        seed: jax.Array,
+        evaluated: Callable[[Any, Any], Any] = ...,
+    ) -> Mapping[str, jax.Array]:
+        """What the member is worth; lower is better.
+
+        Args:
+          optimizer: May be built from tracers.
+          seed: May be traced.
+          evaluated: `evaluated(opt_state, params)` gives the parameters that are measured; by
+            default those of the last step.
+
+        Returns:
+          `validation`, which is compared, `validation_loss`, which decides where that is equal, and
+          `test`, (num_examples,), of each test example.
+        """
+
+
+def text_trial(
+    model: GPTConfig,
+    corpus: Corpus | None,
+    *,
+    batch: int,
+    num_steps: int,
+    eval_batches: int,
+    change: Callable[[Task], Task] = lambda task: task,
+) -> Trial:
+    """Trains nanoGPT; the first half of the held-out text is the validation split.
+
+    Args:
+      model: The network.
+      corpus: What is trained on.
+      batch: Sequences in a batch, of training and of evaluation.
+      num_steps: Optimizer steps.
+      eval_batches: Batches of each split, drawn once.
+      change: What is done to the task before it is trained; not to its evaluation.
+
+    Returns:
+      The function, in nats per token; an example of its `test` is a batch.
+    """
+    plain = language_task(model, corpus, batch)
+    task = change(plain)
+    heldout = corpus.tokens_heldout
+    halves = heldout[: len(heldout) // 2], heldout[len(heldout) // 2 :]
+    keys = jax.random.split(jax.random.key(0), eval_batches)
+
+    def trial(optimizer, seed, evaluated=lambda opt_state, params: params):
+        result = train_member(task, optimizer, seed=seed, num_steps=num_steps)
+        params = evaluated(result.opt_state, result.params)
+
+        def losses(tokens):
+            def loss(key):
+                examples = sample_batch(jnp.asarray(tokens), key, batch, model.context)
+                return plain.evaluate(params, result.state, examples)
+
+            return jax.lax.map(loss, keys)
+
+        validation, test = map(losses, halves)
+        mean = validation.mean()
+        return {"validation": mean, "validation_loss": mean, "test": test}
+
+    return trial

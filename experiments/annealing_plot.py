@@ -77,7 +77,7 @@ def _slopes(panel: axes.Axes, data: xr.Dataset, colours) -> str:
         panel.plot([], [], marker, color="0.5", label=f"s = {strength:g}")
     panel.set(xlabel="C(β, γ)", ylabel="slope of ln‖θₙ₊₁-θₙ‖∞ (1/step)")
     low, high = panel.get_ylim()
-    panel.set_ylim(low, high + 0.7 * (high - low))  # room for the legend
+    plotting.set_heights(panel, low, high + 0.7 * (high - low))  # room for the legend
     panel.locator_params(axis="x", nbins=6)
     panel.legend(loc="upper right")
     config = json.loads(data.attrs["config"])
@@ -100,11 +100,9 @@ def _losses(panel: axes.Axes, data: xr.Dataset, colours) -> str:
     _legend(panel, styles)
     untrained = loss.isel(evaluation=0).max().item()
     lowest = plain.isel(point=0).min().item()
-    panel.set(
-        xlabel="step n",
-        ylabel="test loss (nats/token)",
-        ylim=(lowest - 0.1 * (untrained - lowest), untrained + 0.2 * (untrained - lowest)),
-    )
+    span = untrained - lowest
+    panel.set(xlabel="step n", ylabel="test loss (nats/token)")
+    plotting.set_heights(panel, lowest - 0.1 * span, untrained + 0.2 * span)
     return "test loss, warm-up and cosine"
 
 

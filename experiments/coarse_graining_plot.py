@@ -43,7 +43,8 @@ def _trajectories(panel: axes.Axes, data: xr.Dataset, other: str) -> str:
         panel.plot([], [], line, color="0.3", label=label)
     top, bottom = first.max().item(), first.min().item()
     span = top - bottom
-    panel.set(ylabel="$W_{ij}$", ylim=(bottom - 0.05 * span, top + 0.25 * span))
+    panel.set(ylabel="$W_{ij}$")
+    plotting.set_heights(panel, bottom - 0.05 * span, top + 0.25 * span)
     panel.legend(loc="upper left", ncols=2)
     return f"{first.sizes['parameter']} entries of queries and keys, one seed"
 

@@ -66,9 +66,8 @@ def _trajectories(panel: axes.Axes, data: xr.Dataset, colours, x: xr.DataArray) 
     untrained = data.test_loss.isel(evaluation=0).max().item()
     lowest = data.best_loss.min().item()
     top = untrained + 0.25 * (untrained - lowest)
-    panel.set(
-        xlabel="step n", ylabel="test loss (nats/token)", ylim=(lowest - 0.1 * (top - lowest), top)
-    )
+    panel.set(xlabel="step n", ylabel="test loss (nats/token)")
+    plotting.set_heights(panel, lowest - 0.1 * (top - lowest), top)
     handles = [
         lines.Line2D([], [], color="0.4", linestyle=style, label=label)
         for style, label, shown in (

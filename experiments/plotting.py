@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -61,15 +62,29 @@ def legend_above(axes: Axes, share: float, **options: Any) -> None:
     """A legend in room made above the data: `share` of the axis, logarithmic or not."""
     to_axis, ends = axes.transScale, axes.get_ylim()
     (_, low), (_, high) = to_axis.transform([(1, ends[0]), (1, ends[1])])
-    top = to_axis.inverted().transform((0, high + share * (high - low)))[1]
-    axes.set_ylim(ends[0], top)
+    set_heights(axes, ends[0], to_axis.inverted().transform((0, high + share * (high - low)))[1])
     axes.legend(**options)
+
+
+def set_heights(axes: Axes, low: ArrayLike, high: ArrayLike) -> None:
+    """Sets the ends of the y axis, or leaves them where a run without finite values has none."""
+    if np.isfinite([low, high]).all() and low != high:
+        axes.set_ylim(float(low), float(high))
+
+
+def _mend_empty_axes(figure: Figure) -> None:
+    """Gives logarithmic axes without data the ends that a logarithm needs."""
+    for axes in figure.axes:
+        for axis, ends in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+            if axis.get_scale() == "log" and not min(ends) > 0:
+                axis.set_view_interval(1, 10, ignore=True)
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
     """Writes `<stem>.png` and `<stem>.svg` atomically and returns their paths."""
     paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg")]
     metadata = {"png": {}, "svg": {"Date": None}}
+    _mend_empty_axes(figure)
     for path in paths:
         with atomic(path) as temporary, matplotlib.rc_context(STYLE):
             figure.savefig(temporary, metadata=metadata[path.suffix[1:]])

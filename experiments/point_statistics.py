@@ -50,7 +50,7 @@ def excess_over_best_other(loss: xr.DataArray, place: int) -> xr.DataArray:
     """
     others = loss.drop_isel(point=place)
     elsewhere = others.sum("seed", skipna=False) - others
-    return loss.isel(point=place) - others.isel(point=elsewhere.argmin("point"))
+    return loss.isel(point=place) - others.isel(point=elsewhere.fillna(np.inf).argmin("point"))
 
 
 def spread(loss: xr.DataArray) -> xr.DataArray:

@@ -207,7 +207,7 @@ def _numbers(data: xr.Dataset) -> dict[str, xr.DataArray]:
             for window in data.window.values
             for kind in data.kind.values
         },
-        "eps_peak": data.contrast_eps.argmax("contrast_step").median(),
+        "eps_peak": data.contrast_eps.fillna(-np.inf).argmax("contrast_step").median(),
         "float32_jump": jumped.argmax("contrast_step").where(jumped.any("contrast_step")).median(),
     }
 

@@ -1,0 +1,54 @@
+"""Every figure, when every member of its sweeps has diverged."""
+
+import jax
+import matplotlib
+import numpy as np
+import pytest
+
+from experiments import plotting
+from experiments.claims import CLAIMS
+from experiments.config import TrainingConfig, to_json
+from experiments.data import load_corpus
+from experiments.figures import discover
+from experiments.judging import INCONCLUSIVE, judge
+from experiments.results import ChunkStore
+from experiments.running import Run
+
+FIGURES = discover()
+
+
+class Diverged(Run):
+    """Sweeps without training: what they would give, all of it infinite or NaN."""
+
+    bad = np.nan
+
+    def sweep(self, name, fn, members, *, grid_shape=False, **_):
+        num = len(next(iter(members.values())))
+        lead = members.shape if grid_shape else (num,)
+        member = {key: jax.ShapeDtypeStruct((), np.asarray(x).dtype) for key, x in members.items()}
+        return {
+            key: np.full((*lead, *x.shape), self.bad if x.dtype.kind == "f" else 0, x.dtype)
+            for key, x in jax.eval_shape(fn, member).items()
+        }
+
+
+CASES = [(name, np.nan) for name in FIGURES] + [
+    (name, np.inf) for name in ("max_update", "norm_dynamics", "strategies_text")
+]
+
+
+@pytest.mark.parametrize(("name", "bad"), CASES)
+def test_a_figure_of_diverged_members_is_judged_and_drawn(name, bad, tmp_path, monkeypatch):
+    monkeypatch.setattr(Diverged, "bad", bad)
+    monkeypatch.setitem(plotting.STYLE, "savefig.dpi", 20)
+    figure = FIGURES[name]
+    config = figure.presets["smoke"]
+    corpus = load_corpus(config.corpus) if isinstance(config, TrainingConfig) else None
+    data = figure.compute(config, Diverged(corpus, None, ChunkStore(tmp_path)))
+    data.attrs["config"] = to_json(config)
+    for claim in (claim for claim in CLAIMS if claim.figure == name):
+        assert judge(claim, data, figure.minimum).verdict == INCONCLUSIVE
+        judge(claim, data, {})
+    with matplotlib.rc_context(plotting.STYLE):
+        for suffix, canvas in figure.plot(data).items():
+            plotting.save(canvas, tmp_path / (suffix or "plain"))

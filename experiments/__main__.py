@@ -23,6 +23,7 @@ import jax
 
 from experiments import bench, figures
 from experiments.config import PRESETS, ConfigError, override, print_help
+from experiments.manifest import write_manifest
 from experiments.merging import merge
 from experiments.outcomes import Failed, Stopped
 from experiments.pipeline import Interrupted, draw, place, run_figure
@@ -107,7 +108,10 @@ def _merge(arguments: argparse.Namespace) -> None:
     """`merge FOLDER...`: what other machines have computed."""
     every = figures.discover()
     for folder in arguments.folders:
-        for path in merge(folder, arguments.results, every):
+        paths = merge(folder, arguments.results, every)
+        for preset in sorted({path.relative_to(arguments.results).parts[0] for path in paths}):
+            write_manifest(arguments.results / preset)
+        for path in paths:
             print(path)
 
 
@@ -121,9 +125,9 @@ def _plot(arguments: argparse.Namespace) -> None:
     """`plot NAME...`: draw again from the dataset on disk."""
     for name in arguments.names:
         where = place(arguments.results, _named(figures.discover(), name), arguments.preset)
-        if not where.dataset.exists():
+        if not where.shown.exists():
             raise FileNotFoundError(f"{where.dataset} does not exist{_other_presets(arguments)}")
-        for path in draw(where, read_dataset(where.dataset)):
+        for path in draw(where, read_dataset(where.shown)):
             print(path)
 
 
@@ -132,7 +136,7 @@ def _report(arguments: argparse.Namespace) -> None:
     from experiments.report import write_report  # scipy takes half a second, as grain below
 
     every, preset = figures.discover(), arguments.preset
-    if not any(place(arguments.results, f, preset).dataset.exists() for f in every.values()):
+    if not any(place(arguments.results, f, preset).shown.exists() for f in every.values()):
         raise FileNotFoundError(
             f"{arguments.results} has no dataset of preset {preset}{_other_presets(arguments)}"
         )

@@ -75,6 +75,20 @@ class TrainingConfig(FigureConfig):
                 )
 
 
+@dataclasses.dataclass(frozen=True)
+class ImagesConfig(FigureConfig):
+    """The fields shared by figures that train on images.
+
+    Attributes:
+      dataset: "digits" is scikit-learn's, upsampled; "cifar10" is downloaded; else the folder or
+        the .tar.gz file of CIFAR-10's binary release.
+      cache: Folder for downloads.
+    """
+
+    dataset: str = "digits"
+    cache: str = "~/.cache/kadam_jax"
+
+
 ConfigT = TypeVar("ConfigT")
 
 

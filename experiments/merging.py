@@ -12,7 +12,7 @@ from typing import Any
 from experiments.outcomes import Failed
 from experiments.results import IDENTITY, SCHEMA, DamagedFile, atomic, read_dataset
 
-COMPARED = {"schema": "schema", "config": "configuration", "corpus_sha256": "data's hash"}
+COMPARED = {"schema": "schema", "config": "configuration", "data_sha256": "data's hash"}
 """What must be equal for two results to be of one thing, in words."""
 
 

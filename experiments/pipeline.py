@@ -5,7 +5,7 @@ import inspect
 import json
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,13 +15,24 @@ import numpy as np
 import xarray as xr
 
 from experiments import plotting
-from experiments.config import FigureConfig, TrainingConfig, difference, digest, to_json
+from experiments.config import (
+    FigureConfig,
+    ImagesConfig,
+    TrainingConfig,
+    difference,
+    digest,
+    to_json,
+)
 from experiments.data import load_corpus
+from experiments.data.images import load_images
+from experiments.data.loading import Data
 from experiments.figures import Figure
+from experiments.manifest import write_manifest
 from experiments.results import (
     PROJECT,
     ChunkStore,
     DamagedFile,
+    last_change,
     provenance,
     read_dataset,
     versions,
@@ -45,6 +56,7 @@ PRESENTATION = {
     "inner_products_plot",
     "kadam_stability_plot",
     "max_update_plot",
+    "manifest",
     "merging",
     "metrics_log",
     "noise_robustness_plot",
@@ -60,7 +72,6 @@ PRESENTATION = {
     "run_folder",
     "solver_cost_plot",
     "stopping",
-    "strategy_claims",
     "strategy_comparison_plot",
     "train_command",
     "train_config",
@@ -70,6 +81,8 @@ PRESENTATION = {
     "two_adam_analogy_plot",
 }
 """Modules of this package without influence on numbers: a change there recomputes nothing."""
+COMMITTED = PROJECT / "experiments" / "committed"
+"""Datasets that come with the code, `<preset>/<figure>.nc`, for figures that were not run here."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -96,6 +109,17 @@ class Place:
         return self.folder / "data.nc"
 
     @property
+    def committed(self) -> Path:
+        """The path of the dataset that comes with the code, if one does."""
+        return COMMITTED / self.preset / f"{self.figure.name}.nc"
+
+    @property
+    def shown(self) -> Path:
+        """The dataset that is drawn and judged: this place's own, or else the committed one."""
+        own_or_none = self.dataset.exists() or not self.committed.exists()
+        return self.dataset if own_or_none else self.committed
+
+    @property
     def base_command(self) -> str:
         """The command that makes the preset's own dataset."""
         return f"python -m experiments run {self.figure.name} --preset {self.preset}"
@@ -116,8 +140,8 @@ def run_figure(
 ) -> tuple[xr.Dataset, bool]:
     """Computes a figure's dataset and draws it, or takes the finished one of the same key.
 
-    The key is a digest of the configuration, the corpus, the versions, JAX's precision, the
-    platform and the code that decides the numbers.
+    The key is a digest of the configuration, the data, the versions, JAX's precision, the platform
+    and the code that decides the numbers.
 
     Args:
       where: The figure and where its files lie.
@@ -133,37 +157,45 @@ def run_figure(
       Interrupted: At Ctrl-C, with finished chunks kept on disk.
       Incomplete: If this machine's share is done and chunks of others are missing.
     """
+    from experiments import claims  # they need scipy, which takes half a second
+
     figure = where.figure
     corpus = load_corpus(config.corpus) if isinstance(config, TrainingConfig) else None
-    sha256 = corpus.sha256 if corpus else "none"
-    key = digest(
-        figure.name,
-        to_json(config),
-        sha256,
-        json.dumps(versions()),
-        json.dumps([jax.config.jax_enable_x64, str(jax.config.jax_default_matmul_precision)]),
-        devices[0].platform,
-        _code_digest(figure),
-    )
+    images = _images(config) if isinstance(config, ImagesConfig) else None
+    sha256 = "+".join(data.sha256 for data in (corpus, images) if data) or "none"
+    parts = {
+        "configuration": digest(to_json(config)),
+        "data": sha256,
+        "versions": digest(json.dumps(versions())),
+        "precision": f"{jax.config.jax_enable_x64}, {jax.config.jax_default_matmul_precision}",
+        "platform": devices[0].platform,
+        "code": _code_digest(figure),
+    }
+    key = digest(figure.name, *parts.values())
     identity = {
         "key": key,
+        "key_parts": json.dumps(parts),
         "figure": figure.name,
         "preset": where.preset,
         "config": to_json(config),
-        "corpus_sha256": sha256,
+        "data_sha256": sha256,
     }
     store = ChunkStore(where.folder / "chunks" / key, identity)
     if force:
         store.clear()
-    elif (finished := _finished(where.dataset, key)) is not None:
+    elif (finished := _finished(where.dataset, key, parts)) is not None:
         say(f"{figure.name}: reusing {where.dataset}, computed {finished.attrs['date']}")
         draw(where, finished)
         return finished, True
 
     mesh = jax.sharding.Mesh(np.array(devices), ("members",)) if len(devices) > 1 else None
+    rules = {
+        "claims_commit": last_change(claims.FOLDER),
+        "rules": claims.rules_digest(figure.name),
+    }
     start = time.monotonic()
     try:
-        dataset = figure.compute(config, Run(corpus, mesh, store, share))
+        dataset = figure.compute(config, Run(corpus, mesh, store, share, images))
     except KeyboardInterrupt:
         raise Interrupted(
             f"{figure.name}: {store.count()} finished chunks are kept in {store.folder}; "
@@ -172,13 +204,15 @@ def run_figure(
     overrides = difference(config, figure.presets[where.preset])
     dataset.attrs |= provenance(devices, time.monotonic() - start) | {
         **identity,
+        **rules,
         "overrides": json.dumps(overrides),
         "command": " ".join(
             [where.base_command, *(f"--set {shlex.quote(item)}" for item in overrides)]
         ),
-        "seeds": str(list(config.seeds)) if isinstance(config, TrainingConfig) else "none",
+        "seeds": str(list(getattr(config, "seeds", ()))),
     }
     write_dataset(where.dataset, dataset)
+    write_manifest(where.folder.parent)
     store.clear()
     draw(where, dataset)
     return dataset, False
@@ -201,8 +235,12 @@ def draw(where: Place, dataset: xr.Dataset) -> list[Path]:
     return paths
 
 
-def _finished(path: Path, key: str) -> xr.Dataset | None:
-    """The dataset at `path` if it is whole and of that key."""
+def _images(config: ImagesConfig) -> Data:
+    return load_images(config.dataset, cache=Path(config.cache).expanduser())
+
+
+def _finished(path: Path, key: str, parts: Mapping[str, str]) -> xr.Dataset | None:
+    """The dataset at `path` if it is whole and of that key; else says what is another."""
     try:
         dataset = read_dataset(path)
     except FileNotFoundError:
@@ -211,7 +249,9 @@ def _finished(path: Path, key: str) -> xr.Dataset | None:
         say(f"{error}; computing it again")
         return None
     if dataset.attrs.get("key") != key:
-        say(f"{path} is from another configuration, code or machine; it will be replaced")
+        its = json.loads(dataset.attrs.get("key_parts", "{}"))
+        others = [name for name, value in parts.items() if its.get(name) != value]
+        say(f"{path} is of other {', '.join(others) or 'code'}; it will be replaced")
         return None
     return dataset
 

@@ -13,7 +13,7 @@ import jinja2
 import numpy as np
 import xarray as xr
 
-from experiments.claims import CLAIMS
+from experiments.claims import CLAIMS, rules_digest
 from experiments.figures import Figure
 from experiments.judging import (
     INCONCLUSIVE,
@@ -26,7 +26,7 @@ from experiments.judging import (
     judge,
     settings,
 )
-from experiments.pipeline import Place, place
+from experiments.pipeline import Place, draw, place
 from experiments.results import DamagedFile, atomic, read_dataset
 
 NOT_RUN = "not run"
@@ -35,6 +35,7 @@ ORIGINS = {
     True: "reused, finished before this run",
     None: "read from disk",
 }
+COMMITTED = "committed with the code, not run here"
 GROUPS = {
     "hold": SUPPORTED,
     "hold with a correction": NOT_SUPPORTED,
@@ -52,7 +53,7 @@ class Section:
     Attributes:
       place: The figure and where it lies.
       problem: Why there is no dataset, or "".
-      origin: One of `ORIGINS`.
+      origin: One of `ORIGINS`, or `COMMITTED`.
       attrs: The dataset's attributes.
       caption: With the configuration's values filled in.
       numbers: Label, value with its interval, units of every scalar in the dataset and of every
@@ -69,6 +70,11 @@ class Section:
     numbers: tuple[tuple[str, str, str], ...] = ()
     images: tuple[str, ...] = ()
     judgements: tuple[Judgement, ...] = ()
+
+    @property
+    def new_rules(self) -> bool:
+        """Whether the claims' rules or words have changed since the dataset was computed."""
+        return bool(self.attrs) and self.attrs["rules"] != rules_digest(self.place.figure.name)
 
     @property
     def overrides(self) -> list[str]:
@@ -92,7 +98,8 @@ def write_report(
 
     Args:
       results: The results folder.
-      figures: All figures; one without a dataset is listed with the command that makes it.
+      figures: All figures; of one without a dataset the committed one is shown, if there is one,
+        else it is listed with the command that makes it.
       preset: Whose datasets are read.
       reused: For figures of this run, whether their datasets were finished before it.
 
@@ -112,7 +119,12 @@ def write_report(
 def render(sections: Collection[Section], preset: str) -> str:
     """The page as HTML, every value escaped."""
     judgements = [judgement for section in sections for judgement in section.judgements]
-    origins = collections.Counter(section.origin or NOT_RUN for section in sections)
+    origins = collections.defaultdict(list)
+    commits = collections.defaultdict(list)
+    for section in sections:
+        origins[section.origin or NOT_RUN].append(section)
+        if section.attrs:
+            commits[section.attrs["claims_commit"]].append(section)
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("experiments"),
         autoescape=True,
@@ -122,7 +134,11 @@ def render(sections: Collection[Section], preset: str) -> str:
     )
     environment.filters |= {"number": number, "interval": interval, "acceptable": acceptable}
     return environment.get_template("report.html").render(
-        sections=sections, preset=preset, origins=origins, groups=_groups(judgements)
+        sections=sections,
+        preset=preset,
+        origins=origins,
+        commits=commits,
+        groups=_groups(judgements),
     )
 
 
@@ -190,11 +206,14 @@ def _section(where: Place, origin: str) -> Section:
     figure = where.figure
     claims = [claim for claim in CLAIMS if claim.figure == figure.name]
     try:
-        dataset = read_dataset(where.dataset)
+        dataset = read_dataset(where.shown)
         judgements = tuple(_judged(where, claim, dataset) for claim in claims)
     except (FileNotFoundError, DamagedFile) as error:
         missing = tuple(Judgement(claim, NOTHING, INCONCLUSIVE, NOT_RUN) for claim in claims)
         return Section(where, problem=str(error), judgements=missing)
+    if where.shown == where.committed:
+        origin = COMMITTED
+        draw(where, dataset)
     return Section(
         where,
         origin=origin,
@@ -211,7 +230,7 @@ def _judged(where: Place, claim: Claim, dataset: xr.Dataset) -> Judgement:
         return judge(claim, dataset, where.figure.minimum)
     except (AttributeError, KeyError) as error:
         raise DamagedFile(
-            f"{where.dataset} was computed by another version: it lacks what is judged ({error}); "
+            f"{where.shown} was computed by another version: it lacks what is judged ({error}); "
             "run it again"
         ) from error
 

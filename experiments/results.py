@@ -2,6 +2,7 @@
 
 results/<preset>/<figure>/data.nc             the dataset, its attrs say how it was made
 results/<preset>/<figure>/<figure>.png, .svg  drawn from it
+results/<preset>/manifest.json                what lies there, written with every dataset
 results/<preset>/<figure>/chunks/<key>/       finished parts of a run that is not over, and
                                               identity.json, what they are parts of
 """
@@ -30,6 +31,9 @@ SCHEMA = 1
 """Of datasets and chunks; another number for another meaning of what is in them."""
 IDENTITY = "identity.json"
 SHA256_BYTES = 32
+COMPRESSION = {"compression": "gzip", "compression_opts": 9, "shuffle": True}
+UNCOMPRESSED_BYTES = 4096
+"""Of a variable that compression would only make longer."""
 PROJECT = Path(__file__).resolve().parent.parent
 
 
@@ -79,7 +83,11 @@ def write_dataset(path: Path, dataset: xr.Dataset) -> None:
 
     It is made in memory: HDF5 itself does not survive a full disk.
     """
-    content = bytes(dataset.assign_attrs(schema=SCHEMA).to_netcdf(engine="h5netcdf"))
+    encoding = {
+        name: COMPRESSION for name, x in dataset.variables.items() if x.nbytes > UNCOMPRESSED_BYTES
+    }
+    dataset = dataset.assign_attrs(schema=SCHEMA)
+    content = bytes(dataset.to_netcdf(engine="h5netcdf", encoding=encoding))
     with atomic(path) as temporary:
         temporary.write_bytes(content + hashlib.sha256(content).digest())
 
@@ -162,13 +170,21 @@ def versions() -> dict[str, str]:
 
 def git_commit(folder: Path = PROJECT) -> str:
     """The commit, `+dirty` behind it if files differ from it; "unknown" outside git."""
+    return _commit(folder, "rev-parse", "HEAD")
 
+
+def last_change(folder: Path) -> str:
+    """The last commit that changed a folder's files, and the rest as `git_commit`."""
+    return _commit(folder, "log", "-1", "--format=%H", "--", ".")
+
+
+def _commit(folder: Path, *command: str) -> str:
     def git(*arguments: str) -> str:
-        command = ("git", "-C", str(folder), *arguments)
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        words = ("git", "-C", str(folder), *arguments)
+        return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        return git("rev-parse", "HEAD") + ("+dirty" if git("status", "--porcelain") else "")
+        return git(*command) + ("+dirty" if git("status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 

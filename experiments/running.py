@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from experiments.data import Corpus
+from experiments.data.loading import Data
 from experiments.results import ChunkStore, DamagedFile
 from kadam_jax.members import sweep_chunks
 
@@ -81,16 +82,18 @@ class Run:
     """Handed to `compute(config, run)`.
 
     Attributes:
-      corpus: The corpus that the configuration names; None for a figure without training.
+      corpus: The corpus that the configuration names, if it names one.
       mesh: Devices to spread members over; None for one device.
       store: Where finished chunks are kept.
       share: Which chunks are computed here.
+      images: The images that the configuration names, if it names any.
     """
 
     corpus: Corpus | None
     mesh: jax.sharding.Mesh | None
     store: ChunkStore
     share: Share = ALL
+    images: Data | None = None
 
     def sweep(
         self,

@@ -125,7 +125,7 @@ def test_run_writes_everything_and_a_second_run_reuses_it(run, tmp_path):
     assert "reusing" not in messages
 
     code, _, messages = run("run", "stability_plane", *SMOKE, "--set", "num_curve=11")
-    assert "another configuration" in messages
+    assert "is of other configuration; it will be replaced" in messages
     assert read_dataset(folder / "data.nc").sizes["point"] == 11
 
 
@@ -161,9 +161,10 @@ def test_reproduce_ends_with_the_path_of_the_report(run, fake, tmp_path):
 def test_reproduce_only_runs_those_and_reports_the_others_as_they_are(run, tmp_path):
     code, printed, _ = run("reproduce", "--preset", "smoke", "--only", "stability_plane")
     assert code == 0
-    assert [path.name for path in (tmp_path / "results/smoke").iterdir()] == ["stability_plane"]
+    written = sorted(path.name for path in (tmp_path / "results/smoke").iterdir())
+    assert written == ["manifest.json", "stability_plane"]
     page = Path(printed.splitlines()[-1]).read_text()
-    assert "1 computed in this run" in page
+    assert "1 figure computed in this run" in page
     assert "python -m experiments run max_update --preset smoke" in page
 
 
@@ -201,9 +202,9 @@ def test_bad_usage_is_2_with_a_remedy_and_leaves_nothing(
 
 
 def test_a_report_of_nothing_is_1_and_writes_nothing(run, tmp_path):
-    code, _, messages = run("report")
+    code, _, messages = run("report", "--preset", "paper")
     assert code == 1
-    assert "has no dataset of preset laptop" in messages
+    assert "has no dataset of preset paper" in messages
     assert not (tmp_path / "results").exists()
 
 

@@ -7,8 +7,9 @@ import pytest
 
 from experiments import plotting
 from experiments.claims import CLAIMS
-from experiments.config import TrainingConfig, to_json
+from experiments.config import ImagesConfig, TrainingConfig, to_json
 from experiments.data import load_corpus
+from experiments.data.images import load_images
 from experiments.figures import discover
 from experiments.judging import INCONCLUSIVE, judge
 from experiments.results import ChunkStore
@@ -37,6 +38,7 @@ CASES = [(name, np.nan) for name in FIGURES] + [
 ]
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of NaN and infinities
 @pytest.mark.parametrize(("name", "bad"), CASES)
 def test_a_figure_of_diverged_members_is_judged_and_drawn(name, bad, tmp_path, monkeypatch):
     monkeypatch.setattr(Diverged, "bad", bad)
@@ -44,7 +46,10 @@ def test_a_figure_of_diverged_members_is_judged_and_drawn(name, bad, tmp_path, m
     figure = FIGURES[name]
     config = figure.presets["smoke"]
     corpus = load_corpus(config.corpus) if isinstance(config, TrainingConfig) else None
-    data = figure.compute(config, Diverged(corpus, None, ChunkStore(tmp_path)))
+    images = (
+        load_images(config.dataset, cache=tmp_path) if isinstance(config, ImagesConfig) else None
+    )
+    data = figure.compute(config, Diverged(corpus, None, ChunkStore(tmp_path), images=images))
     data.attrs["config"] = to_json(config)
     for claim in (claim for claim in CLAIMS if claim.figure == name):
         assert judge(claim, data, figure.minimum).verdict == INCONCLUSIVE

@@ -125,7 +125,7 @@ def rewritten(name, value):
     [
         ("1/1", {"factor": 2.0}, None, Failed, "they differ in the configuration"),
         ("1/2", {"factor": 2.0}, None, Failed, "they differ in the configuration"),
-        ("1/2", {}, rewritten("corpus_sha256", "other"), Failed, "differ in the data's hash"),
+        ("1/2", {}, rewritten("data_sha256", "other"), Failed, "differ in the data's hash"),
         ("1/2", {}, rewritten("x", "other"), Failed, "code or the versions"),
         ("1/2", {}, rewritten("schema", 0), DamagedFile, "has schema 0, this version reads 1"),
     ],
@@ -165,4 +165,4 @@ def test_a_dataset_of_another_schema_is_refused_by_name(tmp_path, monkeypatch):
     monkeypatch.undo()
     with pytest.raises(DamagedFile, match=r"data\.nc has schema 0, this version reads 1"):
         read_dataset(tmp_path / "smoke" / "shared" / "data.nc")
-    assert pipeline._finished(tmp_path / "smoke" / "shared" / "data.nc", "key") is None
+    assert pipeline._finished(tmp_path / "smoke" / "shared" / "data.nc", "key", {}) is None

@@ -1,9 +1,11 @@
 """experiments/judging.py and report.py: verdicts, and the page that shows them."""
 
 import dataclasses
+import hashlib
 import json
 import math
 import re
+import shutil
 
 import jax
 import numpy as np
@@ -12,6 +14,7 @@ import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments import pipeline
 from experiments.claims import CLAIMS, stability_plane
 from experiments.config import PRESETS, shortfalls
 from experiments.figures import discover
@@ -30,6 +33,7 @@ from experiments.judging import (
     share,
     verdict,
 )
+from experiments.manifest import write_manifest
 from experiments.pipeline import place, run_figure
 from experiments.report import Section, render, write_report
 
@@ -177,6 +181,62 @@ def test_values_are_escaped(plane):
     assert "<script>alert" not in html
     assert "&lt;script&gt;" in html
     assert "&lt;b&gt;" in html
+
+
+def test_the_page_names_the_commit_of_the_rules_and_says_when_they_have_changed(plane, monkeypatch):
+    results, dataset = plane
+    html = write_report(results, FIGURES, "smoke").read_text()
+    assert dataset.attrs["claims_commit"][:12] in html
+    changed = "rules of this figure's claims, or their words, have changed"
+    assert changed not in html
+    claims = [dataclasses.replace(claim, accept=(0.0, 9.0)) for claim in CLAIMS]
+    monkeypatch.setattr("experiments.claims.CLAIMS", claims)
+    assert changed in write_report(results, FIGURES, "smoke").read_text()
+
+
+def test_what_is_committed_is_shown_where_nothing_was_run(plane, tmp_path, monkeypatch):
+    results, _ = plane
+    monkeypatch.setattr(pipeline, "COMMITTED", tmp_path / "committed")
+    own, elsewhere = (place(folder, PLANE, "smoke") for folder in (results, tmp_path / "new"))
+    elsewhere.committed.parent.mkdir(parents=True)
+    shutil.copy(own.dataset, elsewhere.committed)
+    html = write_report(tmp_path / "new", FIGURES, "smoke").read_text()
+    assert "1 figure committed with the code, not run here" in html
+    assert html.count("<img") == 1
+    assert not elsewhere.dataset.exists()
+    assert own.shown == own.dataset
+    for kind in ("png", "svg"):  # the same results give the same bytes
+        name = f"stability_plane.{kind}"
+        assert (elsewhere.folder / name).read_bytes() == (own.folder / name).read_bytes()
+    elsewhere.committed.write_bytes(b"damaged")
+    assert (
+        f"{elsewhere.committed} is damaged"
+        in write_report(tmp_path / "new", FIGURES, "smoke").read_text()
+    )
+
+
+def test_a_results_folder_lists_what_lies_in_it(plane):
+    results, dataset = plane
+    entry = json.loads((results / "smoke" / "manifest.json").read_text())["stability_plane"]
+    assert entry["key"] == dataset.attrs["key"]
+    assert entry["command"] == dataset.attrs["command"]
+    file = place(results, PLANE, "smoke").dataset
+    assert entry["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert set(entry["key_parts"]) == {
+        "configuration",
+        "data",
+        "versions",
+        "precision",
+        "platform",
+        "code",
+    }
+
+
+def test_damaged_datasets_are_listed_as_such(tmp_path):
+    (tmp_path / "figure").mkdir()
+    (tmp_path / "figure" / "data.nc").write_bytes(b"damaged")
+    entries = json.loads(write_manifest(tmp_path).read_text())
+    assert "is damaged" in entries["figure"]["problem"]
 
 
 def test_settings_are_the_configuration(plane):

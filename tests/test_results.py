@@ -146,6 +146,18 @@ def test_the_commit_says_when_files_differ_from_it(tmp_path):
     assert len(clean) == 40
     (tmp_path / "file").write_text("")
     assert results.git_commit(tmp_path) == clean + "+dirty"
+    git("add", "file")
+    git("commit", "-q", "-m", "t")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/file").write_text("")
+    git("add", "folder")
+    git("commit", "-q", "-m", "t")
+    changed = results.last_change(tmp_path / "folder")
+    (tmp_path / "file").write_text("else")  # outside of the folder
+    git("commit", "-q", "-a", "-m", "t")
+    (tmp_path / "file").write_text("more")
+    assert results.last_change(tmp_path / "folder") == changed
+    assert results.git_commit(tmp_path) != changed
 
 
 @given(

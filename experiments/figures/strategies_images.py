@@ -1,7 +1,6 @@
 """k-Adam by k and strategy on images (Figs 6 and 15): CIFAR-10 where it is given, else digits."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +8,8 @@ import numpy as np
 import optax
 import xarray as xr
 
-from experiments.config import FigureConfig
-from experiments.data.images import Images, load_images
+from experiments.config import ImagesConfig
+from experiments.data.images import Images
 from experiments.data.loading import Data
 from experiments.figures import Figure
 from experiments.running import Run
@@ -26,13 +25,10 @@ EVAL_BATCH = 100
 
 
 @dataclass(frozen=True)
-class Config(ComparisonConfig, FigureConfig):
+class Config(ComparisonConfig, ImagesConfig):
     """What is trained.
 
     Attributes:
-      dataset: "digits" is scikit-learn's, upsampled; "cifar10" is downloaded; else the folder or
-        the .tar.gz file of CIFAR-10's binary release.
-      cache: Folder for downloads.
       model: The network.
       batch: Images in a batch, drawn with replacement.
       num_steps: Optimizer steps of every member.
@@ -44,8 +40,6 @@ class Config(ComparisonConfig, FigureConfig):
       chunk_size: Members between two writes to disk: what Ctrl-C can lose at most.
     """
 
-    dataset: str = "digits"
-    cache: str = "~/.cache/kadam_jax"
     model: CNNConfig = field(default_factory=CNNConfig)
     batch: int = 4
     num_steps: int = 400
@@ -72,13 +66,14 @@ class Config(ComparisonConfig, FigureConfig):
 
 def compute(config: Config, run: Run) -> xr.Dataset:
     """Sweeps over the grid and over fresh seeds for each k; then `analyse`."""
-    images = load_images(config.dataset, cache=Path(config.cache).expanduser())
+    if run.images is None:
+        raise ValueError("run.images must be images to train on, got None")
     schedule = optax.warmup_cosine_decay_schedule(
         0.0, 1.0, config.warmup_steps, config.num_steps, config.final_rate
     )
-    swept, fresh = compare(config, run, image_trial(config, images), schedule)
+    swept, fresh = compare(config, run, image_trial(config, run.images), schedule)
     data = analyse(config, swept, fresh, "test error", "%")
-    data.attrs |= {"data_sha256": images.sha256, "note": _coarseness(data)}
+    data.attrs["note"] = _coarseness(data)
     return data
 
 

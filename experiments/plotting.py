@@ -68,8 +68,9 @@ def legend_above(axes: Axes, share: float, **options: Any) -> None:
 
 def set_heights(axes: Axes, low: ArrayLike, high: ArrayLike) -> None:
     """Sets the ends of the y axis, or leaves them where a run without finite values has none."""
-    if np.isfinite([low, high]).all() and low != high:
-        axes.set_ylim(float(low), float(high))
+    ends = np.asarray([low, high], float)
+    if np.isfinite(ends).all() and low != high and (axes.get_yscale() != "log" or ends.min() > 0):
+        axes.set_ylim(*ends)
 
 
 def _mend_empty_axes(figure: Figure) -> None:

@@ -117,6 +117,36 @@ def _cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
     return optax.softmax_cross_entropy_with_integer_labels(logits.astype(jnp.float32), labels)
 
 
+def check_corpus(corpus: Corpus | None, vocab_size: int, context: int) -> Corpus:
+    """The corpus, if a model can be trained on it.
+
+    Args:
+      corpus: From a configuration; None where it names none.
+      vocab_size: Of the model.
+      context: Tokens of a crop, the last target aside.
+
+    Returns:
+      `corpus`.
+
+    Raises:
+      ConfigError: If there is no corpus, its vocabulary is larger than the model's, or a split is
+        shorter than one crop.
+    """
+    if corpus is None:
+        raise ConfigError("corpus must be a corpus to train on, got None")
+    if vocab_size < corpus.vocab_size:
+        raise ConfigError(
+            f"model.vocab_size={vocab_size} is below the corpus's {corpus.vocab_size} tokens"
+        )
+    shortest = min(len(corpus.tokens_train), len(corpus.tokens_heldout))
+    if shortest <= context:
+        raise ConfigError(
+            f"model.context={context} needs {context + 1} tokens, but a split of the corpus has "
+            f"{shortest}"
+        )
+    return corpus
+
+
 def language_task(model: GPTConfig, corpus: Corpus | None, batch: int) -> Task:
     """Next-token prediction with nanoGPT, the mean cross-entropy in nats per token.
 
@@ -130,8 +160,7 @@ def language_task(model: GPTConfig, corpus: Corpus | None, batch: int) -> Task:
       The task.
 
     Raises:
-      ConfigError: If there is no corpus, its vocabulary is larger than the model's, or a split is
-        shorter than one crop.
+      ConfigError: As `check_corpus`.
 
     >>> from experiments.data import load_corpus
     >>> tiny = GPTConfig(vocab_size=256, context=8, num_layers=1, num_heads=1, width=8)
@@ -141,18 +170,7 @@ def language_task(model: GPTConfig, corpus: Corpus | None, batch: int) -> Task:
     >>> 5 < float(loss) < 6  # about ln 256
     True
     """
-    if corpus is None:
-        raise ConfigError("corpus must be a corpus to train on, got None")
-    if model.vocab_size < corpus.vocab_size:
-        raise ConfigError(
-            f"model.vocab_size={model.vocab_size} is below the corpus's {corpus.vocab_size} tokens"
-        )
-    shortest = min(len(corpus.tokens_train), len(corpus.tokens_heldout))
-    if shortest <= model.context:
-        raise ConfigError(
-            f"model.context={model.context} needs {model.context + 1} tokens, but a split of the "
-            f"corpus has {shortest}"
-        )
+    corpus = check_corpus(corpus, model.vocab_size, model.context)
     problem = text_problem(model)
 
     def sampler(tokens):

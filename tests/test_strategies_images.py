@@ -12,11 +12,12 @@ import pytest
 from experiments.config import to_json
 from experiments.data.images import Images, load_images
 from experiments.data.loading import Data
-from experiments.figures.strategies_images import FIGURE, Config, compute, image_trial, plot
+from experiments.figures.strategies_images import FIGURE, Config, compute, plot
 from experiments.results import ChunkStore
 from experiments.running import Run
 from experiments.tasks import Task, image_problem
 from experiments.train import train_member
+from experiments.trials import image_trial
 from models.cnn import CNNConfig
 
 CONFIG = Config(
@@ -45,7 +46,8 @@ def images():
 
 def test_a_trial_is_judged_on_every_image_of_both_splits(images):
     optimizer = optax.sgd(1e-2)  # Adam blows rounding errors up
-    found = jax.jit(lambda seed: image_trial(CONFIG, images)(optimizer, seed))(3)
+    trial = image_trial(CONFIG.model, images, batch=CONFIG.batch, num_steps=CONFIG.num_steps)
+    found = jax.jit(lambda seed: trial(optimizer, seed))(3)
     problem = image_problem(CONFIG.model)
 
     def sample(key):

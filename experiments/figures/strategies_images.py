@@ -2,26 +2,17 @@
 
 from dataclasses import dataclass, field
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import xarray as xr
 
 from experiments.config import ImagesConfig
-from experiments.data.images import Images
-from experiments.data.loading import Data
 from experiments.figures import Figure
 from experiments.running import Run
 from experiments.strategy_comparison import ADAM, ComparisonConfig, analyse, compare
 from experiments.strategy_comparison_plot import plot
-from experiments.tasks import Task, image_problem
-from experiments.train import train_member
-from experiments.trials import Trial
+from experiments.trials import image_trial
 from models.cnn import CNNConfig
-
-EVAL_BATCH = 100
-"""Images evaluated at once; it divides every split."""
 
 
 @dataclass(frozen=True)
@@ -71,56 +62,11 @@ def compute(config: Config, run: Run) -> xr.Dataset:
     schedule = optax.warmup_cosine_decay_schedule(
         0.0, 1.0, config.warmup_steps, config.num_steps, config.final_rate
     )
-    swept, fresh = compare(config, run, image_trial(config, run.images), schedule)
+    trial = image_trial(config.model, run.images, batch=config.batch, num_steps=config.num_steps)
+    swept, fresh = compare(config, run, trial, schedule)
     data = analyse(config, swept, fresh, "test error", "%")
     data.attrs["note"] = _coarseness(data)
     return data
-
-
-def image_trial(config: Config, images: Data) -> Trial:
-    """Trains the CNN; errors in percent.
-
-    Args:
-      config: The network and the batches.
-      images: Training, validation and test split.
-
-    Returns:
-      The function; an example of its `test` is an image: 0, or 100 where it is misclassified.
-    """
-    problem = image_problem(config.model)
-    train = images.train
-
-    def sample(key):
-        places = jax.random.randint(key, (config.batch,), 0, len(train))
-        return _examples(train, places)
-
-    task = Task(problem.init, sample, problem.loss, sample, problem.loss)
-
-    def trial(optimizer, seed, evaluated=lambda opt_state, params: params):
-        result = train_member(task, optimizer, seed=seed, num_steps=config.num_steps)
-        params = evaluated(result.opt_state, result.params)
-
-        def evaluate(split):
-            def one(place):  # a metric's sums over a batch of one
-                batch = _examples(split, place[None])
-                return problem.metrics(params, result.state, batch, jnp.ones(1))
-
-            places = jnp.arange(len(split)).reshape(-1, EVAL_BATCH)
-            sums = jax.lax.map(jax.vmap(one), places)
-            return sums["loss"].ravel(), 100 * (1 - sums["accuracy"].ravel())
-
-        loss, error = evaluate(images.heldout["validation"])
-        _, test = evaluate(images.heldout["test"])
-        return {"validation": error.mean(), "validation_loss": loss.mean(), "test": test}
-
-    return trial
-
-
-def _examples(split: Images, places: jax.Array) -> dict[str, jax.Array]:
-    """As `split[places]`, which may be traced: the program holds the pixels as bytes."""
-    pixels = jnp.asarray(split.pixels)[places].astype(jnp.float32)
-    mean, std = (x[None, None, None] for x in (split.mean, split.std))
-    return {"image": (pixels - mean) / std, "label": jnp.asarray(split.labels)[places]}
 
 
 def _coarseness(data: xr.Dataset) -> str:

@@ -1,0 +1,151 @@
+"""How optimizers are drawn beside each other."""
+
+import numpy as np
+import xarray as xr
+from matplotlib import axes, figure, lines
+
+from experiments import plotting
+from experiments.strategy_comparison_plot import RING, STRATEGIES
+
+OPTIMIZERS = {
+    "adamw": ("AdamW", "tab:red", "*"),
+    "nadamw": ("NAdamW", "tab:pink", "P"),
+    "rmsprop": ("RMSprop", "tab:gray", "X"),
+    "lion": ("Lion", "tab:olive", "p"),
+    "muon": ("Muon", "tab:cyan", "h"),
+    "schedule_free_adamw": ("Schedule-free AdamW", "black", "d"),
+}
+"""Label, colour and marker."""
+LEVEL = 0.05
+SHOWN = 1.0
+"""Nats above the lowest validation loss that are drawn."""
+
+
+def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
+    """Gains over AdamW and test losses; then validation losses by learning rate."""
+    order = dataset.mean_test.sel(end="value").fillna(np.inf).argsort().values
+    data = dataset.isel(arm=order)
+    height = 0.21 * data.sizes["arm"] + 1
+    canvas, grid = plotting.canvas(5.6, 2 * height, nrows=2, sharey=True)
+    for letter, panel, draw in zip("ab", grid, (_gains, _tests), strict=True):
+        panel.set_title(f"({letter}) {draw(panel, data)}", loc="left")
+    marks = [
+        lines.Line2D([], [], color="0.3", marker="o", linestyle="none", label=text, **style)
+        for text, style in (
+            (f"Holm: p < {LEVEL:g}", {}),
+            (f"Holm: p ≥ {LEVEL:g}", {"fillstyle": "none"}),
+        )
+    ]
+    if data.rate_at_edge.any():
+        marks.append(lines.Line2D([], [], color="0.3", label="η at an end of its range", **RING))
+    canvas.legend(handles=marks, loc="outside upper center", ncols=len(marks))
+    return {"": canvas, "rates": _rates(dataset)}
+
+
+def _style(arm: xr.Dataset) -> tuple[str, str, str]:
+    """Label, colour and marker of one arm."""
+    name = arm.arm.item()
+    if name in OPTIMIZERS:
+        return OPTIMIZERS[name]
+    strategy, _, k = name.rpartition("_")
+    label, colour, marker = STRATEGIES[strategy]
+    return f"{k}-Adam, {label}", colour, marker
+
+
+def _each(data: xr.Dataset):
+    """Arms one by one, with their styles."""
+    for place in range(data.sizes["arm"]):
+        arm = data.isel(arm=place)
+        yield place, arm, *_style(arm)
+
+
+def _rows(panel: axes.Axes, data: xr.Dataset) -> None:
+    """Labels of the rows, the best on top; k-Adam's pick says so."""
+    names = [
+        label + (" (picked)" if arm.optimizer.item() == "kadam" and arm.picked else "")
+        for _, arm, label, *_ in _each(data)
+    ]
+    panel.set_yticks(range(len(names)), names, fontsize=8)
+    panel.set_ylim(len(names) - 0.4, -0.6)
+    panel.grid(axis="x", linewidth=0.3)
+
+
+def _gains(panel: axes.Axes, data: xr.Dataset) -> str:
+    for row, arm, _, colour, marker in _each(data):
+        if arm.arm.item() == "adamw":
+            continue
+        gain, low, high = arm.gain.values
+        panel.errorbar(
+            gain,
+            row,
+            xerr=np.maximum(0, [[gain - low], [high - gain]]),
+            fmt=marker,
+            color=colour,
+            fillstyle="full" if arm.p_value < LEVEL else "none",
+            markersize=5,
+            capsize=2,
+        )
+        if arm.rate_at_edge:
+            panel.plot(gain, row, color=colour, **RING)
+    panel.axvline(0, color=OPTIMIZERS["adamw"][1], linestyle=":", linewidth=0.8)
+    _rows(panel, data)
+    panel.set(xlabel="test loss of AdamW less the arm's (nats per token)", ylabel="arm")
+    return f"gain over tuned AdamW, better to the right, {data.sizes['seed']} fresh seeds"
+
+
+def _tests(panel: axes.Axes, data: xr.Dataset) -> str:
+    for place, arm, _, colour, _ in _each(data):
+        panel.plot(arm.test, np.full(arm.test.size, place), "|", color=colour, markersize=7)
+        panel.plot(arm.mean_test.sel(end="value"), place, "o", color=colour, markersize=4)
+    _rows(panel, data)
+    panel.set(xlabel="test loss (nats per token)", ylabel="arm")
+    return "test loss of each seed, and their mean"
+
+
+def _rates(data: xr.Dataset) -> figure.Figure:
+    """Validation loss over the learning rate: what each optimizer's tuning ends with; k-Adam."""
+    canvas, (first, second) = plotting.canvas(5.6, 9.2, nrows=2)
+    _losses_by_rate(first, data.isel(arm=data.picked.values))
+    first.set_title("(a) what each optimizer's tuning ends with", loc="left")
+    usual = data.sel(arm="adamw").isel(setting=0)
+    _, colour, _ = OPTIMIZERS["adamw"]
+    loss = usual.validation.where(np.isfinite(usual.validation))
+    second.plot(usual.rate, loss, ":", color=colour, label=f"AdamW: {_setting(usual)}")
+    _losses_by_rate(second, data.isel(arm=(data.optimizer == "kadam").values))
+    second.set_title("(b) k-Adam, every k and strategy", loc="left")
+    return canvas
+
+
+def _losses_by_rate(panel: axes.Axes, data: xr.Dataset) -> None:
+    """Of each arm at its own setting, the chosen learning rate filled."""
+    lowest = []
+    for _, arm, label, colour, marker in _each(data):
+        arm = arm.isel(setting=int(arm.picked_setting))
+        loss = arm.validation.where(np.isfinite(arm.validation))
+        at = int(arm.picked_place)
+        dashed = arm.optimizer.item() == "kadam" and arm.arm.item().endswith("_3")
+        panel.plot(
+            arm.rate,
+            loss,
+            "--" if dashed else "-",
+            color=colour,
+            marker=marker,
+            fillstyle="none",
+            markersize=4,
+            label=f"{label}: {_setting(arm)}",
+        )
+        panel.plot(arm.rate[at], loss[at], marker, color=colour, markersize=6)
+        if arm.rate_at_edge:
+            panel.plot(arm.rate[at], loss[at], color=colour, **RING)
+        lowest.append(loss[at].item())
+    panel.set(xscale="log", xlabel="learning rate η", ylabel="validation loss (nats per token)")
+    if np.isfinite(lowest).any():
+        panel.set_ylim(np.nanmin(lowest) - 0.05, np.nanmin(lowest) + SHOWN)
+    plotting.legend_above(
+        panel, 0.3, loc="upper center", ncols=2, fontsize=7, title="γ, β, λ", title_fontsize=7
+    )
+
+
+def _setting(arm: xr.Dataset) -> str:
+    """γ, β and λ, three digits each."""
+    return ", ".join(f"{arm[name].item():.3g}" for name in ("b1", "b2", "weight_decay"))

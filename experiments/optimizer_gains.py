@@ -1,0 +1,80 @@
+"""What optimizers gain over AdamW where they are compared: picks, means, intervals, Holm."""
+
+import numpy as np
+import xarray as xr
+
+from experiments.intervals import END_LABEL, ENDS, mean_interval
+from experiments.paired_statistics import holm, paired_interval, paired_p_value
+from experiments.results import labelled
+
+ADAMW = "adamw"
+
+
+def analyse(data: xr.Dataset) -> xr.Dataset:
+    """The figure's dataset, of what was trained.
+
+    Args:
+      data: Over arm, setting and place along the rates; `test` over arm and seed.
+
+    Returns:
+      With it what was picked, means over fresh seeds, gains over AdamW, and Holm's p-values, those
+      of the family of all gains.
+    """
+    data = data.assign_coords(end=list(ENDS))
+    data["test"] = data.test.where(np.isfinite(data.test))
+    picked_loss = data.validation.isel(setting=data.picked_setting, place=data.picked_place)
+    gains = (data.test.sel(arm=ADAMW, drop=True) - data.test).transpose("arm", "seed")
+    others = (data.arm != ADAMW).values
+    adjusted = np.full(len(others), np.nan)
+    adjusted[others] = holm([paired_p_value(gain) for gain in gains[others]])
+    data = data.assign(
+        picked_rate=data.rate.isel(place=data.picked_place),
+        picked_validation=picked_loss,
+        rate_at_edge=data.picked_place.isin([0, data.sizes["place"] - 1]),
+        picked=("arm", _best_of_each(picked_loss, data.optimizer)),
+        mean_test=(("arm", "end"), [mean_interval(test) for test in data.test]),
+        gain=(("arm", "end"), [paired_interval(gain) for gain in gains]),
+        p_value=("arm", adjusted),
+    )
+    numbers = {f"gain_{arm}": data.gain.sel(arm=arm, drop=True) for arm in data.arm.values[others]}
+    labels = {name: (f"{GAIN}, {name.removeprefix('gain_')}", NATS) for name in numbers}
+    numbers["tuning_members"] = data.b1.sel(arm=ADAMW, drop=True).count() * data.sizes["place"]
+    numbers["adamw_test"] = data.mean_test.sel(arm=ADAMW, drop=True)
+    return labelled(data.assign(numbers), LABELS | labels)
+
+
+def _best_of_each(loss: xr.DataArray, optimizer: xr.DataArray) -> np.ndarray:
+    """Whether an arm is its optimizer's with the lowest loss."""
+    order, best = np.where(np.isfinite(loss), loss, np.inf), np.zeros(loss.size, bool)
+    for name in set(optimizer.values):
+        places = np.flatnonzero(optimizer.values == name)
+        best[places[order[places].argmin()]] = True
+    return best
+
+
+NATS = "nat/token"
+GAIN = "test loss of tuned AdamW less the arm's, positive where it is better, mean over fresh seeds"
+LABELS = END_LABEL | {
+    "validation": ("validation loss, tuning seed; NaN where an arm has fewer settings", NATS),
+    "rate": ("learning rate η", "1"),
+    "b1": ("γ of every stage, or what the optimizer calls b1", "1"),
+    "b2": ("β of every stage, or what the optimizer calls b2", "1"),
+    "weight_decay": ("weight decay λ", "1"),
+    "picked_setting": ("setting with the lowest validation loss", "1"),
+    "picked_place": ("place of the learning rate with the lowest validation loss", "1"),
+    "picked_rate": ("learning rate with the lowest validation loss", "1"),
+    "picked_validation": ("validation loss of what was picked, tuning seed", NATS),
+    "rate_at_edge": ("whether that is the lowest or the highest learning rate", "1"),
+    "picked": ("whether tuning the optimizer ends with this arm", "1"),
+    "test": ("test loss, fresh seeds; NaN where a run diverged", NATS),
+    "mean_test": ("test loss, mean over fresh seeds", NATS),
+    "gain": (GAIN, NATS),
+    "p_value": ("Holm-adjusted p-value of no gain, over all arms but AdamW", "1"),
+    "tuning_members": ("members that each optimizer is tuned with", "1"),
+    "adamw_test": ("test loss of tuned AdamW, mean over fresh seeds, 95% interval", NATS),
+    "arm": ("rival, or strategy and k of k-Adam", "1"),
+    "optimizer": ("what is tuned with equally many members", "1"),
+    "setting": ("setting of b1, b2 and weight decay", "1"),
+    "seed": ("fresh seed", "1"),
+}
+"""long_name and units."""

@@ -1,0 +1,323 @@
+"""experiments/figures/optimizer_comparison.py, what it is tuned over, and its claims."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+import xarray as xr
+from scipy import stats
+
+from experiments.claims.optimizer_comparison import CLAIMS, RECOMMENDED, RIVALS, USEFUL
+from experiments.config import ConfigError, to_json
+from experiments.contenders import CONTENDERS, schedule
+from experiments.data import byte_corpus
+from experiments.figures.optimizer_comparison import FIGURE, TUNING_SEED, compute
+from experiments.intervals import mean_interval
+from experiments.judging import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, judge
+from experiments.optimizer_comparison_plot import plot
+from experiments.optimizer_gains import analyse
+from experiments.optimizer_grids import Grid
+from experiments.paired_statistics import paired_interval
+from experiments.results import ChunkStore
+from experiments.running import Run
+from experiments.trials import text_trial
+from models.nanogpt import GPTConfig
+from tests.claim_cases import verdicts
+
+LAPTOP = FIGURE.presets["laptop"]
+SMALL = dataclasses.replace(
+    FIGURE.presets["smoke"],
+    model=GPTConfig(vocab_size=256, context=8, num_layers=1, num_heads=1, width=8),
+    num_steps=6,
+    eval_batches=2,
+)
+CORPUS = byte_corpus("text", b"the quick brown fox jumps over the lazy dog. " * 40)
+
+
+def computed(config, folder):
+    data = compute(config, Run(CORPUS, None, ChunkStore(folder)))
+    data.attrs["config"] = to_json(config)
+    return data
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return computed(SMALL, tmp_path_factory.mktemp("comparison"))
+
+
+def test_what_is_tested_is_what_had_the_lowest_validation_loss(data):
+    """Trained again outside of the figure, Schedule-free through its averaged parameters."""
+    name = "schedule_free_adamw"
+    arm, contender = data.sel(arm=name), CONTENDERS[name]
+    shape = schedule(contender, SMALL.num_steps, SMALL.warmup_steps, SMALL.final_rate)
+    trial = text_trial(SMALL.model, CORPUS, batch=SMALL.batch, num_steps=6, eval_batches=2)
+    picked = {key: float(arm[key][arm.picked_setting]) for key in ("b1", "b2", "weight_decay")}
+    picked |= {"rate": float(arm.picked_rate)}
+
+    @jax.jit
+    def run(seed):
+        return trial(contender.make(picked, shape), seed, contender.evaluated)
+
+    expected = run(TUNING_SEED)["validation"]
+    np.testing.assert_allclose(arm.picked_validation, expected, rtol=1e-5)
+    assert arm.picked_validation == arm.validation.min()
+    assert arm.validation.notnull().all()
+    for seed in SMALL.seeds:
+        expected = run(seed)["test"].mean()
+        np.testing.assert_allclose(arm.test.sel(seed=seed), expected, rtol=1e-5)
+
+
+def test_every_optimizer_is_tuned_with_as_many_members(data):
+    trained = data.validation.notnull().groupby("optimizer").sum(...)
+    assert set(trained.values.tolist()) == {data.tuning_members.item()} == {10}
+    for preset in ("laptop", "paper"):
+        arms = FIGURE.presets[preset].arms
+        sizes = dict.fromkeys((arm.optimizer for arm in arms), 0)
+        for arm in arms:
+            rates = FIGURE.presets[preset].grid(arm.optimizer).rates
+            sizes[arm.optimizer] += len(arm.settings) * len(rates)
+        assert set(sizes.values()) == {80}
+        assert sizes.keys() == {*RIVALS, "kadam"}
+        assert len(arms) == 16
+    assert TUNING_SEED not in LAPTOP.seeds
+
+
+def test_grids_have_what_one_starts_from():
+    for name in RIVALS:
+        usual = CONTENDERS[name].usual
+        settings = LAPTOP.grid(name).settings
+        assert len(set(settings)) == len(settings)
+        b1 = 0.0 if name == "rmsprop" else usual["b1"]
+        assert (b1, usual["b2"]) in {(b1, b2) for b1, b2, _ in settings}
+
+
+def test_gains_are_paired_differences_to_adamw(data):
+    gains = data.test.sel(arm="adamw") - data.test
+    for arm in data.arm.values:
+        np.testing.assert_allclose(data.gain.sel(arm=arm), paired_interval(gains.sel(arm=arm)))
+    np.testing.assert_allclose(data.mean_test[0], mean_interval(data.test[0]))
+    assert np.isnan(data.p_value.sel(arm="adamw"))
+    assert (data.gain_inverse_exp_2 == data.gain.sel(arm="inverse_exp_2")).all()
+
+
+def test_each_optimizer_ends_with_its_lowest_validation_loss(data):
+    for name, arms in data.groupby("optimizer"):
+        picked = arms.isel(arm=arms.picked.values)
+        assert picked.sizes["arm"] == 1
+        assert picked.picked_validation == arms.validation.min(), name
+    assert data.rate_at_edge.all()  # of two rates
+
+
+def test_everything_is_labelled(data):
+    for variable in data.variables.values():
+        assert variable.attrs["long_name"]
+        assert variable.attrs["units"]
+
+
+def test_plots_are_drawn_from_the_dataset_alone_with_labelled_axes(data):
+    canvases = plot(data)
+    assert canvases.keys() == {"", "rates"}
+    for panel in [panel for canvas in canvases.values() for panel in canvas.axes]:
+        assert panel.get_title(loc="left")
+        assert panel.get_xlabel()
+        assert panel.get_ylabel()
+        assert panel.lines
+    for canvas in canvases.values():
+        canvas.draw_without_rendering()
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_run_in_which_everything_diverged_is_drawn_and_decides_nothing(tmp_path):
+    config = dataclasses.replace(
+        SMALL, learning_rate=1e30, num_steps=3, optimizers=("adamw", "kadam")
+    )
+    data = computed(config, tmp_path)
+    assert data.test.isnull().all()
+    assert data.picked.sum() == 2
+    for canvas in plot(data).values():
+        canvas.draw_without_rendering()
+    for claim in CLAIMS:
+        assert judge(claim, data, {}).verdict == INCONCLUSIVE
+
+
+ADAM_ROWS = SMALL.grids.adamw.settings
+
+
+@pytest.mark.parametrize(
+    ("expected", "bad"),
+    [
+        ("optimizers", {"optimizers": ("adamw", "muon")}),
+        ("optimizers", {"optimizers": ("adamw", "kadam", "kadam")}),
+        ("optimizers", {"optimizers": ("adamw", "kadam", "sgd")}),
+        ("ks", {"ks": ()}),
+        ("ks", {"ks": (1, 2)}),
+        ("as many tuning members.*adamw 2 x 5.*kadam 2 x 10", {"ks": (2, 3)}),
+        ("as many tuning members.*adamw 3 x 5", {"adamw": Grid((1.0, 2.0, 4.0), ADAM_ROWS)}),
+        ("as many tuning members.*adamw 2 x 4", {"adamw": Grid((1.0, 2.0), ADAM_ROWS[1:])}),
+        ("grids.adamw.rates", {"adamw": Grid((1.0, 0.5), ADAM_ROWS)}),
+        ("grids.kadam.settings", {"kadam": Grid((0.5, 1.0), ADAM_ROWS)}),
+        ("warmup_steps", {"warmup_steps": 6}),
+        ("final_rate", {"final_rate": 1.5}),
+        ("num_seeds", {"num_seeds": 1}),
+        ("eval_batches", {"eval_batches": 1}),
+        ("eps", {"eps": 1e-8}),
+    ],
+)
+def test_a_configuration_that_cannot_be_compared_is_refused(expected, bad):
+    if isinstance(next(iter(bad.values())), Grid):
+        bad = {"grids": dataclasses.replace(SMALL.grids, **bad)}
+    with pytest.raises(ConfigError, match=expected):
+        dataclasses.replace(SMALL, **bad)
+
+
+# Claims
+
+
+def made_up(gains=None, picks="scaled_2", spread=0.0, edges=(), diverged=(), seed=0, config=LAPTOP):
+    """A dataset in which an arm's test loss is 2 less its gain over AdamW, and noise.
+
+    Args:
+      gains: By arm, or by optimizer; 0 for the others.
+      picks: The arm of k-Adam with the lowest validation loss.
+      spread: Standard deviation of what is added to every seed of every arm.
+      edges: Arms whose learning rate is at an end.
+      diverged: Arms of which a seed diverged.
+      seed: Of the noise.
+      config: With the arms.
+    """
+    gains, arms = gains or {}, config.arms
+    rows = max(len(arm.settings) for arm in arms)
+    validation = np.full((len(arms), rows, 8), np.nan)
+    test = spread * np.random.default_rng(seed).normal(size=(len(arms), config.num_seeds))
+    for place, arm in enumerate(arms):
+        validation[place, : len(arm.settings)] = 2.0 - 0.5 * (arm.name == picks)
+        test[place] += 2 - gains.get(arm.name, gains.get(arm.optimizer, 0.0))
+        test[place, 0] = np.inf if arm.name in diverged else test[place, 0]
+    names = [arm.name for arm in arms]
+    rates = ("arm", "setting", "place")
+    data = xr.Dataset(
+        {
+            "validation": (rates, validation),
+            "rate": (("arm", "place"), np.ones((len(arms), 8))),
+            **{name: (rates[:2], validation[..., 0]) for name in ("b1", "b2", "weight_decay")},
+            "picked_setting": ("arm", np.zeros(len(arms), int)),
+            "picked_place": ("arm", np.where(np.isin(names, edges), 0, 3)),
+            "test": (("arm", "seed"), test),
+        },
+        {
+            "arm": names,
+            "optimizer": ("arm", [arm.optimizer for arm in arms]),
+            "setting": np.arange(rows),
+            "seed": np.array(config.seeds),
+        },
+    )
+    return analyse(data).assign_attrs(config=to_json(config))
+
+
+# What supports a claim, what refutes it and what does neither.
+CASES = {
+    "tuned-kadam-beats-tuned-adamw": (
+        {"gains": {"scaled_2": 2 * USEFUL}},
+        {"gains": {"scaled_2": USEFUL / 2, RECOMMENDED: 1.0}},
+        {"spread": 1.0},
+    ),
+    "two-adam-beats-tuned-adamw": (
+        {"gains": {RECOMMENDED: 2 * USEFUL}},
+        {"gains": {RECOMMENDED: USEFUL / 2, "scaled_2": 1.0}},
+        {"spread": 1.0},
+    ),
+    "two-adam-is-the-best-kadam": (
+        {"gains": {RECOMMENDED: 0.001, "muon": 1.0}},
+        {"gains": {"root_3": 0.001}},
+        {"gains": {RECOMMENDED: 1.0}, "spread": 1.0},
+    ),
+    "tuned-kadam-beats-the-best-rival": (
+        {"gains": {"scaled_2": 0.4, "muon": 0.3}},
+        {"gains": {"scaled_2": 0.3, "muon": 0.4}},
+        {"gains": {"scaled_2": 0.3, "muon": 0.3}, "spread": 1.0},
+    ),
+    "some-kadam-beats-tuned-adamw": (
+        {"gains": {"naive_3": 0.1}, "spread": 0.01},
+        {"gains": {"kadam": -0.1, "muon": 1.0}, "spread": 0.01},
+        {"spread": 1.0},
+    ),
+}
+ROWS = {claim.id: claim for claim in CLAIMS}
+
+
+def judged(name, **given):
+    return judge(ROWS[name], made_up(**given), FIGURE.minimum)
+
+
+def test_every_claim_has_cases():
+    assert CASES.keys() == ROWS.keys()
+
+
+@pytest.mark.parametrize(
+    ("claim", "given", "verdict"), verdicts(CLAIMS, CASES), ids=lambda x: getattr(x, "id", None)
+)
+def test_a_claim_follows_the_data_and_is_never_decided_below_the_minimum(claim, given, verdict):
+    judgement = judged(claim.id, **given)
+    assert judgement.verdict == verdict, judgement.estimate
+    judgement = judged(claim.id, **given, config=dataclasses.replace(LAPTOP, num_seeds=9))
+    assert judgement.verdict == INCONCLUSIVE
+    assert "num_seeds=9 < 10" in judgement.remark
+
+
+@pytest.mark.parametrize(
+    ("name", "rival", "arm", "neither"),
+    [
+        ("tuned-kadam-beats-tuned-adamw", "adamw", "scaled_2", "nadamw"),
+        ("two-adam-beats-tuned-adamw", "adamw", RECOMMENDED, "scaled_2"),
+        ("two-adam-is-the-best-kadam", "root_3", RECOMMENDED, "adamw"),
+        ("tuned-kadam-beats-the-best-rival", "lion", "scaled_2", "root_3"),
+        ("some-kadam-beats-tuned-adamw", "adamw", "root_3", "muon"),
+    ],
+)
+def test_a_rate_at_an_end_leaves_open_how_much_better_an_arm_is(name, rival, arm, neither):
+    better, worse, _ = CASES[name]
+    assert judged(name, **better, edges=[rival]).verdict == INCONCLUSIVE
+    assert judged(name, **better, edges=[arm, neither]).verdict == SUPPORTED
+    assert judged(name, **worse, edges=[arm]).verdict == INCONCLUSIVE
+    assert judged(name, **worse, edges=[rival, neither]).verdict == NOT_SUPPORTED
+
+
+def test_an_arm_that_diverged_is_no_best():
+    given = {"gains": {"naive_3": 0.1, "scaled_3": 9.0}, "spread": 0.01}
+    name = "some-kadam-beats-tuned-adamw"
+    assert judged(name, **given, diverged=["scaled_3"]).estimate.value < 1
+    assert judged(name, **given, diverged=["adamw"]).verdict == INCONCLUSIVE
+    data = made_up(**given, diverged=["scaled_3"])
+    assert data.p_value.sel(arm="scaled_3") == 1
+    canvas = plot(data)[""]
+    canvas.draw_without_rendering()
+
+
+def test_without_all_rivals_the_best_of_them_is_not_known():
+    config = dataclasses.replace(LAPTOP, optimizers=("adamw", "muon", "kadam"))
+    given = CASES["tuned-kadam-beats-the-best-rival"][0]
+    judgement = judged("tuned-kadam-beats-the-best-rival", **given, config=config)
+    assert judgement.verdict == INCONCLUSIVE
+    given = CASES["tuned-kadam-beats-tuned-adamw"][0]
+    assert judged("tuned-kadam-beats-tuned-adamw", **given, config=config).verdict == SUPPORTED
+
+
+def test_rivals_are_chosen_on_the_other_seeds():
+    """Equal arms whose luck changes with the seed: the best of them is no better than one."""
+    claim = ROWS["tuned-kadam-beats-the-best-rival"]
+    values = [claim.statistic(made_up(spread=1.0, seed=seed)).value for seed in range(40)]
+    assert abs(np.mean(values)) < 3 * np.std(values) / np.sqrt(40)
+
+
+def test_the_largest_gain_is_significant_where_holms_procedure_begins():
+    """The interval excludes 0 if and only if Bonferroni's p-value over all gains is below 0.05."""
+    claim, seen = ROWS["some-kadam-beats-tuned-adamw"], set()
+    for seed in range(12):
+        data = made_up({"kadam": 0.8}, spread=1.0, seed=seed)
+        gains = data.test.sel(arm="adamw") - data.test.sel(arm=data.optimizer == "kadam")
+        tests = stats.ttest_1samp(gains.transpose("arm", "seed"), 0, axis=1)
+        best = (tests.pvalue[tests.statistic > 0] * 15).min(initial=1)
+        seen.add(best < 0.05)
+        assert (claim.statistic(data).low > 0) == (best < 0.05)
+    assert seen == {True, False}

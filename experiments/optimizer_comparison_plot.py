@@ -17,8 +17,11 @@ OPTIMIZERS = {
 }
 """Label, colour and marker."""
 LEVEL = 0.05
-SHOWN = 1.0
-"""Nats above the lowest validation loss that are drawn."""
+LINEAR = 0.1
+"""Gains beyond are drawn on a logarithmic axis."""
+TICKS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+ABOVE = 0.4
+"""Nats above the highest chosen validation loss that are drawn."""
 
 
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
@@ -72,31 +75,37 @@ def _rows(panel: axes.Axes, data: xr.Dataset) -> None:
 
 def _gains(panel: axes.Axes, data: xr.Dataset) -> str:
     for row, arm, _, colour, marker in _each(data):
-        if arm.arm.item() == "adamw":
-            continue
         gain, low, high = arm.gain.values
+        is_adamw = arm.arm.item() == "adamw"
         panel.errorbar(
             gain,
             row,
             xerr=np.maximum(0, [[gain - low], [high - gain]]),
             fmt=marker,
             color=colour,
-            fillstyle="full" if arm.p_value < LEVEL else "none",
+            fillstyle="full" if is_adamw or arm.p_value < LEVEL else "none",
             markersize=5,
             capsize=2,
         )
         if arm.rate_at_edge:
             panel.plot(gain, row, color=colour, **RING)
     panel.axvline(0, color=OPTIMIZERS["adamw"][1], linestyle=":", linewidth=0.8)
+    panel.set_xscale("symlog", linthresh=LINEAR)
+    panel.set_xticks([sign * size for size in TICKS for sign in (-1, 1)] + [0])
+    panel.xaxis.set_major_formatter("{x:g}")
+    panel.minorticks_off()
     _rows(panel, data)
     panel.set(xlabel="test loss of AdamW less the arm's (nats per token)", ylabel="arm")
+    ends = data.gain.values[np.isfinite(data.gain.values)]
+    panel.set_xlim(1.2 * min(-LINEAR, ends.min(initial=0)), 1.2 * max(LINEAR, ends.max(initial=0)))
     return f"gain over tuned AdamW, better to the right, {data.sizes['seed']} fresh seeds"
 
 
 def _tests(panel: axes.Axes, data: xr.Dataset) -> str:
-    for place, arm, _, colour, _ in _each(data):
-        panel.plot(arm.test, np.full(arm.test.size, place), "|", color=colour, markersize=7)
-        panel.plot(arm.mean_test.sel(end="value"), place, "o", color=colour, markersize=4)
+    for row, arm, _, colour, _ in _each(data):
+        panel.plot(arm.test, np.full(arm.test.size, row), "|", color=colour, ms=7, mew=0.7)
+        mean = arm.mean_test.sel(end="value")
+        panel.plot(mean, row, "o", color=colour, markersize=5, markeredgecolor="white", mew=0.7)
     _rows(panel, data)
     panel.set(xlabel="test loss (nats per token)", ylabel="arm")
     return "test loss of each seed, and their mean"
@@ -105,20 +114,20 @@ def _tests(panel: axes.Axes, data: xr.Dataset) -> str:
 def _rates(data: xr.Dataset) -> figure.Figure:
     """Validation loss over the learning rate: what each optimizer's tuning ends with; k-Adam."""
     canvas, (first, second) = plotting.canvas(5.6, 9.2, nrows=2)
-    _losses_by_rate(first, data.isel(arm=data.picked.values))
-    first.set_title("(a) what each optimizer's tuning ends with", loc="left")
+    _losses_by_rate(first, data.isel(arm=data.picked.values), settings=True)
+    first.set_title("(a) what each optimizer's tuning ends with: γ, β, λ", loc="left")
     usual = data.sel(arm="adamw").isel(setting=0)
     _, colour, _ = OPTIMIZERS["adamw"]
     loss = usual.validation.where(np.isfinite(usual.validation))
     second.plot(usual.rate, loss, ":", color=colour, label=f"AdamW: {_setting(usual)}")
-    _losses_by_rate(second, data.isel(arm=(data.optimizer == "kadam").values))
+    _losses_by_rate(second, data.isel(arm=(data.optimizer == "kadam").values), settings=False)
     second.set_title("(b) k-Adam, every k and strategy", loc="left")
     return canvas
 
 
-def _losses_by_rate(panel: axes.Axes, data: xr.Dataset) -> None:
-    """Of each arm at its own setting, the chosen learning rate filled."""
-    lowest = []
+def _losses_by_rate(panel: axes.Axes, data: xr.Dataset, *, settings: bool) -> None:
+    """Of each arm at its own setting, which the legend can give; the chosen rate is filled."""
+    chosen = []
     for _, arm, label, colour, marker in _each(data):
         arm = arm.isel(setting=int(arm.picked_setting))
         loss = arm.validation.where(np.isfinite(arm.validation))
@@ -132,20 +141,18 @@ def _losses_by_rate(panel: axes.Axes, data: xr.Dataset) -> None:
             marker=marker,
             fillstyle="none",
             markersize=4,
-            label=f"{label}: {_setting(arm)}",
+            label=f"{label}: {_setting(arm)}" if settings else label,
         )
         panel.plot(arm.rate[at], loss[at], marker, color=colour, markersize=6)
         if arm.rate_at_edge:
             panel.plot(arm.rate[at], loss[at], color=colour, **RING)
-        lowest.append(loss[at].item())
+        chosen.append(loss[at].item())
     panel.set(xscale="log", xlabel="learning rate η", ylabel="validation loss (nats per token)")
-    if np.isfinite(lowest).any():
-        panel.set_ylim(np.nanmin(lowest) - 0.05, np.nanmin(lowest) + SHOWN)
-    plotting.legend_above(
-        panel, 0.3, loc="upper center", ncols=2, fontsize=7, title="γ, β, λ", title_fontsize=7
-    )
+    if np.isfinite(chosen).any():
+        panel.set_ylim(np.nanmin(chosen) - 0.05, np.nanmax(chosen) + ABOVE)
+    panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
 
 
 def _setting(arm: xr.Dataset) -> str:
-    """γ, β and λ, three digits each."""
-    return ", ".join(f"{arm[name].item():.3g}" for name in ("b1", "b2", "weight_decay"))
+    """γ, β and λ."""
+    return ", ".join(f"{arm[name].item():.4g}" for name in ("b1", "b2", "weight_decay"))

@@ -38,7 +38,7 @@ def analyse(data: xr.Dataset) -> xr.Dataset:
     )
     numbers = {f"gain_{arm}": data.gain.sel(arm=arm, drop=True) for arm in data.arm.values[others]}
     labels = {name: (f"{GAIN}, {name.removeprefix('gain_')}", NATS) for name in numbers}
-    numbers["tuning_members"] = data.b1.sel(arm=ADAMW, drop=True).count() * data.sizes["place"]
+    numbers["combinations"] = data.b1.sel(arm=ADAMW, drop=True).count() * data.sizes["place"]
     numbers["adamw_test"] = data.mean_test.sel(arm=ADAMW, drop=True)
     return labelled(data.assign(numbers), LABELS | labels)
 
@@ -55,7 +55,10 @@ def _best_of_each(loss: xr.DataArray, optimizer: xr.DataArray) -> np.ndarray:
 NATS = "nat/token"
 GAIN = "test loss of tuned AdamW less the arm's, positive where it is better, mean over fresh seeds"
 LABELS = END_LABEL | {
-    "validation": ("validation loss, tuning seed; NaN where an arm has fewer settings", NATS),
+    "validation": (
+        "validation loss, mean over tuning seeds; NaN where an arm has fewer settings",
+        NATS,
+    ),
     "rate": ("learning rate η", "1"),
     "b1": ("γ of every stage, or what the optimizer calls b1", "1"),
     "b2": ("β of every stage, or what the optimizer calls b2", "1"),
@@ -63,14 +66,14 @@ LABELS = END_LABEL | {
     "picked_setting": ("setting with the lowest validation loss", "1"),
     "picked_place": ("place of the learning rate with the lowest validation loss", "1"),
     "picked_rate": ("learning rate with the lowest validation loss", "1"),
-    "picked_validation": ("validation loss of what was picked, tuning seed", NATS),
+    "picked_validation": ("validation loss of what was picked, mean over tuning seeds", NATS),
     "rate_at_edge": ("whether that is the lowest or the highest learning rate", "1"),
     "picked": ("whether tuning the optimizer ends with this arm", "1"),
     "test": ("test loss, fresh seeds; NaN where a run diverged", NATS),
     "mean_test": ("test loss, mean over fresh seeds", NATS),
     "gain": (GAIN, NATS),
     "p_value": ("Holm-adjusted p-value of no gain, over all arms but AdamW", "1"),
-    "tuning_members": ("members that each optimizer is tuned with", "1"),
+    "combinations": ("settings times learning rates that each optimizer is tuned over", "1"),
     "adamw_test": ("test loss of tuned AdamW, mean over fresh seeds, 95% interval", NATS),
     "arm": ("rival, or strategy and k of k-Adam", "1"),
     "optimizer": ("what is tuned with equally many members", "1"),

@@ -22,8 +22,8 @@ class Grid:
     settings: tuple[Setting, ...] = ()
 
 
-def _doubling(lowest: float, num: int = 8) -> tuple[float, ...]:
-    return tuple(lowest * 2.0**i for i in range(num))
+def _ladder(lowest: float, num: int = 10) -> tuple[float, ...]:
+    return tuple(lowest * 2 ** (step / 2) for step in range(num))
 
 
 def _crossed(
@@ -33,10 +33,19 @@ def _crossed(
 
 
 WEIGHT_DECAYS = (1e-2, 1e-1)
-_ADAM = _crossed(
-    # optax's and PyTorch's, those of large language models, and what lies between and around.
-    [(0.9, 0.999), (0.9, 0.99), (0.9, 0.95), (0.95, 0.99), (0.8, 0.95)],
-    WEIGHT_DECAYS,
+_ADAM = (
+    # optax's and PyTorch's, then what is usual for language models.
+    (0.9, 0.999, 1e-2),
+    (0.9, 0.999, 1e-1),
+    (0.9, 0.99, 1e-1),
+    (0.9, 0.95, 1e-1),
+    (0.95, 0.95, 1e-1),
+    # Down to the shorter averages that k-Adam's stages have.
+    (0.8, 0.99, 1e-1),
+    (0.8, 0.95, 1e-2),
+    (0.8, 0.95, 1e-1),
+    (0.65, 0.95, 1e-1),
+    (0.5, 0.95, 1e-1),
 )
 
 
@@ -51,37 +60,36 @@ class Grids:
       lion: Learning rates a fifth of AdamW's, weight decays five times as large, as its authors
         advise; from their (0.9, 0.99), and (0.95, 0.98) for language.
       muon: b1 is its momentum and that of the Adam beside it, from 0.95; b2 is Adam's.
-      schedule_free_adamw: b1 is the interpolation, from 0.9 up to 0.98, as its authors advise for
-        long runs.
+      schedule_free_adamw: b1 is the interpolation, from 0.9.
       kadam: The learning rates of every k and strategy.
     """
 
-    adamw: Grid = Grid(_doubling(1 / 8), _ADAM)
-    nadamw: Grid = Grid(_doubling(1 / 8), _ADAM)
+    adamw: Grid = Grid(_ladder(1 / 16), _ADAM)
+    nadamw: Grid = Grid(_ladder(1 / 16), _ADAM)
     rmsprop: Grid = Grid(
-        _doubling(1 / 16),
-        _crossed([(0.0, b2) for b2 in (0.9, 0.95, 0.98, 0.99, 0.999)], WEIGHT_DECAYS),
+        _ladder(1 / 32),
+        _crossed([(0.0, b2) for b2 in (0.999, 0.99, 0.95, 0.9, 0.8)], WEIGHT_DECAYS),
     )
     lion: Grid = Grid(
-        _doubling(1 / 40),
+        _ladder(1 / 80),
         _crossed(
-            [(0.9, 0.99), (0.95, 0.98), (0.9, 0.95), (0.95, 0.99), (0.8, 0.95)],
+            [(0.9, 0.99), (0.95, 0.98), (0.8, 0.9), (0.6, 0.8), (0.4, 0.6)],
             [5 * decay for decay in WEIGHT_DECAYS],
         ),
     )
     muon: Grid = Grid(
-        _doubling(1 / 8),
+        _ladder(1 / 4),
         _crossed(
-            [(0.95, 0.999), (0.95, 0.99), (0.95, 0.95), (0.9, 0.99), (0.9, 0.95)], WEIGHT_DECAYS
+            [(0.95, 0.999), (0.95, 0.95), (0.9, 0.95), (0.8, 0.95), (0.65, 0.95)], WEIGHT_DECAYS
         ),
     )
     schedule_free_adamw: Grid = Grid(
-        _doubling(1 / 8),
+        _ladder(1 / 8),
         _crossed(
-            [(0.9, 0.999), (0.9, 0.99), (0.9, 0.95), (0.95, 0.99), (0.98, 0.99)], WEIGHT_DECAYS
+            [(0.9, 0.999), (0.9, 0.95), (0.95, 0.99), (0.8, 0.95), (0.65, 0.95)], WEIGHT_DECAYS
         ),
     )
-    kadam: Grid = Grid(_doubling(1 / 16))
+    kadam: Grid = Grid(_ladder(1 / 64))
 
 
 def first_few(grids: Grids, num_rates: int, num_settings: int) -> Grids:

@@ -30,8 +30,8 @@ PREDICTIONS = {
 }
 PRICES = {
     "price_at_adamws": ("at AdamW's rate, less at its own best", "o"),
-    "price_at_ratio": ("at that times the ratio, less at its own best", "s"),
-    "beyond_adamw": ("at that times the ratio, less AdamW's best", "*"),
+    "price_at_ratio": ("at the ratio times that, less at its own best", "s"),
+    "beyond_adamw": ("at the ratio times that, less AdamW's best", "*"),
 }
 
 
@@ -43,7 +43,7 @@ def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
     ):
         panel.set_title(f"({letter}) {draw(panel, dataset)}", loc="left")
     handles, labels = grid[0, 0].get_legend_handles_labels()
-    canvas.legend(handles, labels, loc="outside upper center", ncols=6)
+    canvas.legend(handles, labels, loc="outside upper center", ncols=-(-len(labels) // 2))
     return {"": canvas}
 
 

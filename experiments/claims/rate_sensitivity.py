@@ -72,7 +72,8 @@ def _ratio_over(run: xr.Dataset, predicted: str) -> Estimate:
         ratios = arm.ratio / run[predicted].sel(switch=switch)
         lower = bool(arm.rate_at_lowest | adamw.rate_at_highest)
         higher = bool(arm.rate_at_highest | adamw.rate_at_lowest)
-        each.append(_opened(ratio_interval(ratios), ratios.size, lower=lower, higher=higher))
+        interval = ratio_interval(ratios).tolist()
+        each.append(_opened(interval, ratios.size, lower=lower, higher=higher))
     if not each or any(estimate.n == 0 for estimate in each):
         return NOTHING
     middle = float(np.exp(np.mean([math.log(estimate.value) for estimate in each])))

@@ -4,7 +4,6 @@ import dataclasses
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -39,6 +38,7 @@ from kadam_jax.strategies import STRATEGIES
 from models.cnn import CNNConfig
 from models.nanogpt import GPTConfig
 from tests.claim_cases import assert_follows, verdicts
+from tests.toy import valley
 
 CONFIG = dataclasses.replace(
     FIGURE.presets["smoke"],
@@ -110,24 +110,6 @@ def test_the_lower_end_is_open_for_no_average_alone():
 
 
 # The stages, on a problem that trains in no time
-
-
-def valley(optimizer, seed, evaluated=lambda opt_state, params: params):
-    """A long valley seen through noise; where it lies differs by seed."""
-    key = jax.random.key(seed)
-    goal = 1 + 0.3 * jax.random.normal(key, (4,))
-    curvatures = jnp.array([1.0, 3.0, 10.0, 30.0])
-
-    def step(carry, n):
-        params, state = carry
-        noise = jax.random.normal(jax.random.fold_in(key, n), (4,))
-        updates, state = optimizer.update(curvatures * (params - goal) + noise, state, params)
-        return (optax.apply_updates(params, updates), state), None
-
-    start = jnp.zeros(4)
-    (params, state), _ = jax.lax.scan(step, (start, optimizer.init(start)), jnp.arange(8))
-    away = evaluated(state, params) - goal
-    return {"validation": (curvatures * away**2).mean(), "test": away**2}
 
 
 def staged(config, folder):

@@ -12,6 +12,7 @@ import pytest
 from experiments.config import to_json
 from experiments.data.images import Images, load_images
 from experiments.data.loading import Data
+from experiments.figures import strategies_images
 from experiments.figures.strategies_images import FIGURE, Config, compute, plot
 from experiments.results import ChunkStore
 from experiments.running import Run
@@ -19,6 +20,7 @@ from experiments.tasks import Task, image_problem
 from experiments.train import train_member
 from experiments.trials import image_trial
 from models.cnn import CNNConfig
+from tests.toy import valley
 
 CONFIG = Config(
     model=CNNConfig(width=1 / 64),
@@ -68,7 +70,8 @@ def test_a_trial_is_judged_on_every_image_of_both_splits(images):
     assert set(np.unique(found["test"])) <= {0.0, 100.0}
 
 
-def test_the_figure_says_how_coarse_its_test_is(images, tmp_path):
+def test_the_figure_says_how_coarse_its_test_is(images, tmp_path, monkeypatch):
+    monkeypatch.setattr(strategies_images, "image_trial", lambda model, images, **_: hundred)
     data = compute(CONFIG, Run(None, None, ChunkStore(tmp_path), images=images))
     data.attrs["config"] = to_json(CONFIG)
     assert data.test.shape == (6, 2, 100)
@@ -78,6 +81,12 @@ def test_the_figure_says_how_coarse_its_test_is(images, tmp_path):
         assert variable.attrs["units"]
     canvas = plot(data)[""]
     assert canvas.get_supxlabel() == data.attrs["note"]
+
+
+def hundred(optimizer, seed):
+    """A trial on a hundred examples."""
+    found = valley(optimizer, seed)
+    return {**found, "test": jnp.tile(found["test"], 25)}
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ class Config(ImagesConfig, TrainingConfig):
     second_batch: int = 4
     second_steps: int = 400
     second_warmup: int = 40
-    second_rates: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+    second_rates: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 
     @property
     def tuning_seeds(self) -> range:

@@ -35,6 +35,13 @@ ORIGINS = {
     True: "reused, finished before this run",
     None: "read from disk",
 }
+SCALES = {
+    "smoke": ": too small to decide anything; it shows that everything runs",
+    "laptop": ", networks of one layer of width 64 for some hundred steps, minutes on two cores: "
+    "larger ones may differ, and every figure states its own size",
+    "paper": ", the paper's own sizes",
+}
+"""What the page opens with, by preset."""
 COMMITTED = "committed with the code, not run here"
 GROUPS = {
     "hold": SUPPORTED,
@@ -136,6 +143,7 @@ def render(sections: Collection[Section], preset: str) -> str:
     return environment.get_template("report.html").render(
         sections=sections,
         preset=preset,
+        scales=SCALES,
         origins=origins,
         commits=commits,
         groups=_groups(judgements),

@@ -18,6 +18,8 @@ SHOWN = 0.25
 """The share of members, the best, whose decays are drawn."""
 ROOM = 1.5
 """How much worse than the best the members are that have a place of their own, in nats."""
+LINEAR = 0.1
+"""Differences within this of 0 are drawn to scale, in nats."""
 
 
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
@@ -77,7 +79,7 @@ def _members(panel: axes.Axes, data: xr.Dataset) -> str:
         ylabel="validation loss (nat/token)",
         ylim=(best - 0.05 * ROOM, worst + 0.02 * ROOM),
     )
-    panel.legend(loc="lower left", fontsize=7)
+    plotting.legend_above(panel, 0.17, loc="upper center", ncols=4, fontsize=7)
     return "every member, one seed; ★ is chosen with more"
 
 
@@ -130,7 +132,10 @@ def _gains(panel: axes.Axes, data: xr.Dataset) -> str:
     panel.axvline(0, color=ADAMW[1], linestyle=":", linewidth=0.9)
     panel.set_yticks(range(len(rows)), [name for name, *_ in rows])
     panel.set_ylim(len(rows) - 0.5, -0.5)
-    panel.set_xscale("symlog", linthresh=0.1)
+    panel.set_xscale("symlog", linthresh=LINEAR)
+    panel.xaxis.set_major_locator(
+        ticker.SymmetricalLogLocator(base=10, linthresh=LINEAR, subs=(1, 3))
+    )
     panel.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
     panel.set(xlabel="AdamW's test loss less 2-Adam's (nat)", ylabel="decays and task")
     return f"better than tuned AdamW to the right, {data.sizes['seed']} fresh seeds"
@@ -153,7 +158,7 @@ def _correlations(panel: axes.Axes, data: xr.Dataset) -> str:
     panel.set_yticks(places, [_tick(data, name) for name in data.coordinate.values])
     panel.invert_yaxis()
     panel.set(xlabel="rank correlation with validation loss", ylabel="coordinate", xlim=(-1, 1))
-    panel.legend(loc="lower left")
+    panel.legend(loc="best")
     return "what the loss follows, members of the whole box"
 
 

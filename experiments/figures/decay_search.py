@@ -169,7 +169,7 @@ FIGURE = Figure(
     "{b2[1]:g}, learning rates {rates[0]:g} to {rates[1]:g} times {learning_rate:g}, then "
     "{num_refined} around the best, one seed each; the best {num_finalists} with {num_tuning} "
     "seeds; the lowest mean validation loss is chosen. (a) Validation loss of all members of one "
-    "seed, those worse than the axis at its top, and of the paper's five strategies at "
+    "seed, no higher than 1.5 nat above the best, and of the paper's five strategies at "
     "{strategy_rates} times the same; stars are chosen, grey the outer tenth of the range. "
     "(b) 2-Adam's members by decay, the better the darker, the chosen one and the strategies; "
     "grey as before. (c) Test loss of tuned AdamW less that of 2-Adam, {num_seeds} fresh seeds, "

@@ -51,7 +51,8 @@ CLAIMS: tuple[Claim, ...] = tuple(
             id=f"larger-k-gains-with-{name}",
             figure="noise_robustness",
             section="§4.3",
-            statement=f"What a k larger than 2 gains over Adam grows {growing}.",
+            statement="What a k larger than 2 gains over Adam grows, or what it loses shrinks, "
+            f"{growing}.",
             quantity="slope of Adam's test loss less k-Adam's, mean over k ≥ 3, nats per token and "
             f"{AXES[axis].unit}, each tuned in every condition: mean over fresh seeds, 95% "
             "interval by Student's t",
@@ -60,7 +61,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
             ),
             accept=(0.0, math.inf),
             reason="What alleviates noise is worth more where there is more of it.",
-            correction=f"It falls: beside Adam a larger k does worse {growing}.",
+            correction=f"The reverse: beside Adam a larger k does worse {growing}.",
         ),
     )
 )

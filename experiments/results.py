@@ -169,7 +169,10 @@ def versions() -> dict[str, str]:
 
 
 def git_commit(folder: Path = PROJECT) -> str:
-    """The commit, `+dirty` behind it if files differ from it; "unknown" outside git."""
+    """The commit, `+dirty` behind it if files differ from it.
+
+    "unknown" outside git, and for a copy inside a repository that has none of its files.
+    """
     return _commit(folder, "rev-parse", "HEAD")
 
 
@@ -184,6 +187,8 @@ def _commit(folder: Path, *command: str) -> str:
         return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
+        if git("rev-parse", "--show-prefix") and not git("ls-files", "--", "."):
+            return "unknown"
         return git(*command) + ("+dirty" if git("status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"

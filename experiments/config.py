@@ -109,6 +109,7 @@ def override(config: ConfigT, assignments: Sequence[str], prog: str = "--set") -
     Raises:
       SystemExit: With code 2, after a message on stderr that names the field and, for an unknown
         field, names near it.
+      ConfigError: If a number is not finite; comparisons let NaN through.
 
     >>> override(TrainingConfig(), ["eps=1e-8", "model.width=64", "model.num_heads=1"]).model.width
     64
@@ -117,7 +118,11 @@ def override(config: ConfigT, assignments: Sequence[str], prog: str = "--set") -
     for assignment in assignments:
         field, _, value = assignment.partition("=")
         arguments += [f"--{field}", *_words(config, field, value)]
-    return _parse(config, arguments, prog)
+    parsed = _parse(config, arguments, prog)
+    for item in difference(parsed, config):
+        if {"nan", "inf", "-inf"} & set(item.partition("=")[2].split(",")):
+            raise ConfigError(f"{item}: give finite numbers")
+    return parsed
 
 
 def print_help(config: Any, prog: str) -> None:

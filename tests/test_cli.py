@@ -181,6 +181,12 @@ def test_reproduce_only_runs_those_and_reports_the_others_as_they_are(run, tmp_p
         (["run", "stability_plane", "--devices", "many"], "--devices many"),
         (["run", "stability_plan", "--help"], "did you mean"),
         (
+        (["run", "decay_search", "--set", "rates=1,nan"], "rates=1.0,nan: give finite"),
+        (
+            ["run", "optimizer_comparison", "--set", "grids.lion.rates=1,2,3,4,5,6,7,8,9,inf"],
+            "9.0,inf: give finite",
+        ),
+        (["run", "rate_sensitivity", "--set", "final_rate=nan"], "final_rate=nan: give finite"),
             ["run", "max_update", "--preset", "smoke", "--set", "model.vocab_size=100"],
             "model.vocab_size=100 is below",
         ),

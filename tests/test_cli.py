@@ -1,6 +1,7 @@
 """python -m experiments: commands, exit codes, reuse, Ctrl-C and continuing."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -141,6 +142,10 @@ def test_plot_redraws_and_says_what_is_missing_or_damaged(run, tmp_path):
     assert (code, len(drawn.splitlines())) == (0, 2)
     assert (folder / "stability_plane.svg").read_bytes() == svg  # the same figure, the same file
 
+    shutil.copytree(folder, folder.parent / "max_update")
+    code, _, messages = run("plot", "max_update", "--preset", "smoke")
+    assert (code, "is of the figure stability_plane, not max_update" in messages) == (1, True)
+
     (folder / "data.nc").write_bytes(b"half")
     code, _, messages = run("plot", "stability_plane", "--preset", "smoke")
     assert (code, "data.nc is damaged" in messages) == (1, True)
@@ -176,17 +181,17 @@ def test_reproduce_only_runs_those_and_reports_the_others_as_they_are(run, tmp_p
         (["run", "stability_plane", "--set", "num_grdi=3"], "num-grid"),
         (["run", "stability_plane", "--set", "num_grid=x"], "num-grid"),
         (["run", "stability_plane", "--set", "num_grid"], "field=value"),
-        (["run", "stability_plane", "--preset", "huge"], "laptop"),
-        (["run", "stability_plane", "--devices", "0"], "--devices 0"),
-        (["run", "stability_plane", "--devices", "many"], "--devices many"),
-        (["run", "stability_plan", "--help"], "did you mean"),
-        (
         (["run", "decay_search", "--set", "rates=1,nan"], "rates=1.0,nan: give finite"),
         (
             ["run", "optimizer_comparison", "--set", "grids.lion.rates=1,2,3,4,5,6,7,8,9,inf"],
             "9.0,inf: give finite",
         ),
         (["run", "rate_sensitivity", "--set", "final_rate=nan"], "final_rate=nan: give finite"),
+        (["run", "stability_plane", "--preset", "huge"], "laptop"),
+        (["run", "stability_plane", "--devices", "0"], "--devices 0"),
+        (["run", "stability_plane", "--devices", "many"], "--devices many"),
+        (["run", "stability_plan", "--help"], "did you mean"),
+        (
             ["run", "max_update", "--preset", "smoke", "--set", "model.vocab_size=100"],
             "model.vocab_size=100 is below",
         ),

@@ -1,5 +1,6 @@
 """experiments/judging.py and report.py: verdicts, and the page that shows them."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -14,7 +15,7 @@ import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments import pipeline
+from experiments import manifest, pipeline
 from experiments.claims import CLAIMS, stability_plane
 from experiments.config import PRESETS, shortfalls
 from experiments.figures import discover
@@ -35,7 +36,8 @@ from experiments.judging import (
 )
 from experiments.manifest import write_manifest
 from experiments.pipeline import place, run_figure
-from experiments.report import Section, render, write_report
+from experiments.report import STATED, Section, render, write_report
+from experiments.results import write_dataset
 
 FIGURES = discover()
 PLANE = FIGURES["stability_plane"]
@@ -237,6 +239,56 @@ def test_damaged_datasets_are_listed_as_such(tmp_path):
     (tmp_path / "figure" / "data.nc").write_bytes(b"damaged")
     entries = json.loads(write_manifest(tmp_path).read_text())
     assert "is damaged" in entries["figure"]["problem"]
+
+
+def test_a_run_that_ends_while_the_manifest_is_written_is_listed(plane, tmp_path, monkeypatch):
+    results, _ = plane
+    shutil.copytree(results / "smoke", tmp_path, dirs_exist_ok=True)
+    later, real = tmp_path / "later" / "data.nc", manifest.atomic
+
+    @contextlib.contextmanager
+    def slow(path):
+        with real(path) as temporary:
+            yield temporary
+            later.parent.mkdir(exist_ok=True)
+            shutil.copy(tmp_path / "stability_plane" / "data.nc", later)
+
+    monkeypatch.setattr(manifest, "atomic", slow)
+    assert set(json.loads(write_manifest(tmp_path).read_text())) == {"later", "stability_plane"}
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"stability_plane": {"key": "edited"}}', None])
+def test_a_manifest_that_is_not_of_what_is_reused_is_written_again(plane, content):
+    path = plane[0] / "smoke" / "manifest.json"
+    before = path.read_bytes()
+    path.unlink()
+    if content:
+        path.write_text(content)
+    run_figure(place(plane[0], PLANE, "smoke"), PLANE.presets["smoke"], jax.devices()[:1])
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        *(({name: None}, f"lacks what is needed (&#39;{name}&#39;)") for name in STATED),
+        ({"config": '{"num_grid": 5}'}, "lacks what is needed"),
+        ({"figure": "max_update"}, "is of the figure max_update, not stability_plane"),
+    ],
+)
+def test_a_dataset_of_another_version_or_figure_is_named(plane, tmp_path, changes, message):
+    where = place(tmp_path, PLANE, "smoke")
+    attrs = {k: x for k, x in (plane[1].attrs | changes).items() if x is not None}
+    write_dataset(where.dataset, plane[1].drop_attrs().assign_attrs(attrs))
+    assert message in write_report(tmp_path, FIGURES, "smoke").read_text()
+
+
+def test_the_page_says_what_differs_from_the_preset_as_it_is_now(plane, tmp_path):
+    where = place(tmp_path, PLANE, "smoke")
+    config = json.dumps(json.loads(plane[1].attrs["config"]) | {"num_grid": 7, "was": [1, 2]})
+    write_dataset(where.dataset, plane[1].assign_attrs(config=config, overrides="[]"))
+    html = write_report(tmp_path, FIGURES, "smoke").read_text()
+    assert "<b>Differs from the preset:</b> num_grid=7, was=1,2</p>" in html
 
 
 def test_settings_are_the_configuration(plane):

@@ -186,7 +186,7 @@ def test_reproduce_only_runs_those_and_reports_the_others_as_they_are(run, tmp_p
             ["run", "optimizer_comparison", "--set", "grids.lion.rates=1,2,3,4,5,6,7,8,9,inf"],
             "9.0,inf: give finite",
         ),
-        (["run", "rate_sensitivity", "--set", "final_rate=nan"], "final_rate=nan: give finite"),
+        (["run", "rate_sensitivity", "--set", "tolerance=inf"], "tolerance=inf: give finite"),
         (["run", "stability_plane", "--preset", "huge"], "laptop"),
         (["run", "stability_plane", "--devices", "0"], "--devices 0"),
         (["run", "stability_plane", "--devices", "many"], "--devices many"),
@@ -198,6 +198,13 @@ def test_reproduce_only_runs_those_and_reports_the_others_as_they_are(run, tmp_p
         (
             ["run", "max_update", "--preset", "smoke", "--set", "model.context=10000000"],
             "model.context=10000000 needs",
+        ),
+        *(
+            (  # half of the held-out text is one split
+                ["run", name, "--preset", "smoke", "--set", "model.context=40000"],
+                "model.context=40000 needs 40001 tokens, but a split of the corpus has 23313",
+            )
+            for name in ("rate_sensitivity", "noise_robustness")
         ),
         (["paint"], "reproduce"),
         ([], "COMMAND"),

@@ -291,6 +291,13 @@ def test_the_page_says_what_differs_from_the_preset_as_it_is_now(plane, tmp_path
     assert "<b>Differs from the preset:</b> num_grid=7, was=1,2</p>" in html
 
 
+def test_the_page_claims_no_commit_for_what_was_computed_outside_of_git(plane):
+    attrs = plane[1].attrs | {"claims_commit": "unknown"}
+    html = render([Section(place(plane[0], PLANE, "smoke"), attrs=attrs, origin="x")], "smoke")
+    assert "are of no known commit: computed outside of git." in html
+    assert "before they were computed" not in html
+
+
 def test_settings_are_the_configuration(plane):
     _, dataset = plane
     assert settings(dataset).num_grid == PLANE.presets["smoke"].num_grid

@@ -224,6 +224,7 @@ def _section(where: Place, origin: str) -> Section:
             operator.itemgetter(*STATED)(dataset.attrs)  # or a KeyError
             if where.shown == where.committed:
                 origin = COMMITTED
+            if origin == COMMITTED or not _is_drawn(where):
                 draw(where, dataset)
     except (FileNotFoundError, DamagedFile) as error:
         missing = tuple(Judgement(claim, NOTHING, INCONCLUSIVE, NOT_RUN) for claim in claims)
@@ -237,6 +238,12 @@ def _section(where: Place, origin: str) -> Section:
         images=tuple(_data_uri(path) for path in sorted(where.folder.glob("*.png"))),
         judgements=judgements,
     )
+
+
+def _is_drawn(where: Place) -> bool:
+    """Whether there are images, none older than the dataset: `merge` brings it without."""
+    images = [path.stat().st_mtime_ns for path in where.folder.glob("*.png")]
+    return bool(images) and min(images) >= where.dataset.stat().st_mtime_ns
 
 
 def _numbers(dataset: xr.Dataset) -> tuple[tuple[str, str, str], ...]:

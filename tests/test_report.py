@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import os
 import re
 import shutil
 
@@ -215,6 +216,20 @@ def test_what_is_committed_is_shown_where_nothing_was_run(plane, tmp_path, monke
         f"{elsewhere.committed} is damaged"
         in write_report(tmp_path / "new", FIGURES, "smoke").read_text()
     )
+
+
+def test_a_dataset_that_was_merged_is_drawn_for_the_page(plane, tmp_path):
+    own, merged = (place(folder, PLANE, "smoke") for folder in (plane[0], tmp_path))
+    merged.folder.mkdir(parents=True)
+    image = "stability_plane.png"
+    (merged.folder / image).write_bytes(b"of an older dataset")
+    os.utime(merged.folder / image, (0, 0))
+    shutil.copy(own.dataset, merged.dataset)
+    write_report(tmp_path, FIGURES, "smoke")
+    assert (merged.folder / image).read_bytes() == (own.folder / image).read_bytes()
+    drawn = (merged.folder / image).stat().st_mtime_ns
+    write_report(tmp_path, FIGURES, "smoke")
+    assert (merged.folder / image).stat().st_mtime_ns == drawn
 
 
 def test_a_results_folder_lists_what_lies_in_it(plane):

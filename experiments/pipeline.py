@@ -33,6 +33,7 @@ from experiments.results import (
     PROJECT,
     ChunkStore,
     DamagedFile,
+    check_writable,
     last_change,
     provenance,
     read_dataset,
@@ -155,12 +156,14 @@ def run_figure(
       The dataset, and whether it was reused.
 
     Raises:
+      Failed: Before anything is computed, if the folder cannot be written to.
       Interrupted: At Ctrl-C, with finished chunks kept on disk.
       Incomplete: If this machine's share is done and chunks of others are missing.
     """
     from experiments import claims  # they need scipy, which takes half a second
 
     figure = where.figure
+    check_writable(where.folder)
     corpus = load_corpus(config.corpus) if isinstance(config, TrainingConfig) else None
     images = _images(config) if isinstance(config, ImagesConfig) else None
     sha256 = "+".join(data.sha256 for data in (corpus, images) if data) or "none"

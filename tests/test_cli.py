@@ -230,7 +230,16 @@ def test_a_results_folder_that_cannot_be_is_1(run, tmp_path):
     (tmp_path / "results").write_text("a file")
     code, _, messages = run("run", "stability_plane", "--preset", "smoke")
     assert code == 1
-    assert "results" in messages
+    assert f"{tmp_path / 'results'} is no folder that can be written to; name another" in messages
+
+
+def test_a_folder_that_cannot_be_written_to_is_1_before_anything_is_computed(
+    run, fake, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    code, _, messages = run("run", "fake", "--set", "fail_at=first")
+    assert (code, f"{tmp_path} is no folder that can be written to" in messages) == (1, True)
+    assert not (tmp_path / "results").exists()
 
 
 def test_a_reader_that_has_seen_enough_is_no_error():

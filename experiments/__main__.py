@@ -26,8 +26,8 @@ from experiments.config import PRESETS, ConfigError, override, print_help
 from experiments.manifest import write_manifest
 from experiments.merging import merge
 from experiments.outcomes import Failed, Stopped
-from experiments.pipeline import Interrupted, draw, place, run_figure
-from experiments.results import DamagedFile, read_dataset
+from experiments.pipeline import Interrupted, draw, place, read, run_figure
+from experiments.results import DamagedFile
 from experiments.running import ALL, Incomplete, Share, say, stop
 
 PROG = "python -m experiments"
@@ -127,7 +127,9 @@ def _plot(arguments: argparse.Namespace) -> None:
         where = place(arguments.results, _named(figures.discover(), name), arguments.preset)
         if not where.shown.exists():
             raise FileNotFoundError(f"{where.dataset} does not exist{_other_presets(arguments)}")
-        for path in draw(where, read_dataset(where.shown)):
+        with read(where) as dataset:
+            paths = draw(where, dataset)
+        for path in paths:
             print(path)
 
 

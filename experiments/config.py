@@ -109,6 +109,7 @@ def override(config: ConfigT, assignments: Sequence[str], prog: str = "--set") -
     Raises:
       SystemExit: With code 2, after a message on stderr that names the field and, for an unknown
         field, names near it.
+      ConfigError: If a number is not finite; comparisons let NaN through.
 
     >>> override(TrainingConfig(), ["eps=1e-8", "model.width=64", "model.num_heads=1"]).model.width
     64
@@ -117,7 +118,11 @@ def override(config: ConfigT, assignments: Sequence[str], prog: str = "--set") -
     for assignment in assignments:
         field, _, value = assignment.partition("=")
         arguments += [f"--{field}", *_words(config, field, value)]
-    return _parse(config, arguments, prog)
+    parsed = _parse(config, arguments, prog)
+    for item in difference(parsed, config):
+        if {"nan", "inf", "-inf"} & set(item.partition("=")[2].split(",")):
+            raise ConfigError(f"{item}: give finite numbers")
+    return parsed
 
 
 def print_help(config: Any, prog: str) -> None:
@@ -169,7 +174,7 @@ def difference(config: ConfigT, base: ConfigT) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    return ",".join(map(_text, value)) if isinstance(value, tuple) else str(value)
+    return ",".join(map(_text, value)) if isinstance(value, tuple | list) else str(value)
 
 
 def get(config: Any, field: str) -> Any:
@@ -186,6 +191,29 @@ def shortfalls(config: Any, minimum: Mapping[str, float]) -> tuple[str, ...]:
 def to_json(config: FigureConfig) -> str:
     """All fields, nested ones too, as JSON with sorted keys."""
     return json.dumps(dataclasses.asdict(config), sort_keys=True)
+
+
+def json_difference(text: str, base: FigureConfig) -> list[str]:
+    """As `difference`, of a configuration in JSON, which may have fields that `base` has not.
+
+    >>> json_difference(to_json(TrainingConfig(eps=1e-8)), TrainingConfig())
+    ['eps=1e-08']
+    """
+    fields, base_fields = (_leaves(json.loads(config)) for config in (text, to_json(base)))
+    names = [*base_fields, *(name for name in fields if name not in base_fields)]
+    return [
+        f"{name}={_text(fields[name])}" if name in fields else f"{name} is no field of it"
+        for name in names
+        if name not in fields or name not in base_fields or fields[name] != base_fields[name]
+    ]
+
+
+def _leaves(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat = {}
+    for field, value in config.items():
+        name = prefix + field
+        flat |= _leaves(value, f"{name}.") if isinstance(value, dict) else {name: value}
+    return flat
 
 
 def digest(*parts: str) -> str:

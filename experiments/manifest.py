@@ -33,20 +33,39 @@ def write_manifest(folder: Path) -> Path:
       so that two entries show what they differ in, and the SHA-256 of the file; or what is wrong
       with it.
     """
-    entries = {path.parent.name: _entry(path) for path in sorted(folder.glob("*/data.nc"))}
-    with atomic(folder / MANIFEST) as temporary:
-        temporary.write_text(json.dumps(entries, indent=1, sort_keys=True) + "\n")
+    written = None
+    while written != (text := _text(folder)):  # another run may have ended meanwhile
+        with atomic(folder / MANIFEST) as temporary:
+            temporary.write_text(text)
+        written = text
     return folder / MANIFEST
+
+
+def is_listed(dataset: Path, key: str) -> bool:
+    """Whether the `manifest.json` above a dataset can be read and has it under that key."""
+    try:
+        entries = json.loads((dataset.parent.parent / MANIFEST).read_bytes())
+        return entries[dataset.parent.name]["key"] == key
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+
+
+def _text(folder: Path) -> str:
+    found = {path.parent.name: _entry(path) for path in folder.glob("*/data.nc")}
+    entries = {name: entry for name, entry in found.items() if entry}
+    return json.dumps(entries, indent=1, sort_keys=True) + "\n"
 
 
 def _entry(path: Path) -> dict[str, Any]:
     try:
-        attrs = read_dataset(path).attrs
+        attrs, content = read_dataset(path).attrs, path.read_bytes()
     except DamagedFile as error:
         return {"problem": str(error)}
+    except FileNotFoundError:  # gone since it was found
+        return {}
     listed = {name: attrs[name] for name in LISTED if name in attrs}
     parts = json.loads(attrs.get("key_parts", "{}"))
     return listed | {
         "key_parts": parts,
-        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "sha256": hashlib.sha256(content).hexdigest(),
     }

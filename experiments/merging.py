@@ -43,11 +43,13 @@ def merge(source: Path, results: Path, figures: Container[str]) -> list[Path]:
         here = results / folder.relative_to(source)
         if folder.name not in figures:
             raise Failed(f"{files[0]} is of a figure that this version does not have")
-        mine = next(((file, identity(file)) for file in _results(here)), None)
+        mine = {file: identity(file) for file in _results(here)}
         for file in files:
-            _check_same(file, identity(file), mine)
             target = here / file.relative_to(folder)
-            if target.exists() or (here / "data.nc").exists():
+            theirs = identity(file)
+            _check_same(file, theirs, mine if target not in mine else {target: mine[target]})
+            finished = mine.get(here / "data.nc", {})
+            if target in mine or finished.get("key") == theirs.get("key"):
                 continue
             missing += [(file, target)]
             if file.suffix == ".npz":
@@ -81,13 +83,15 @@ def _results(folder: Path) -> list[Path]:
 
 
 def _check_same(
-    file: Path, theirs: Mapping[str, Any], mine: tuple[Path, Mapping[str, Any]] | None
+    file: Path, theirs: Mapping[str, Any], mine: Mapping[Path, Mapping[str, Any]]
 ) -> None:
-    if mine is None or mine[1].get("key") == theirs.get("key"):
+    """Raises unless nothing is here, or some of the same run, whatever older runs left."""
+    if not mine or any(found.get("key") == theirs.get("key") for found in mine.values()):
         return
-    other = [words for name, words in COMPARED.items() if theirs.get(name) != mine[1].get(name)]
+    here, its = next(iter(mine.items()))
+    other = [words for name, words in COMPARED.items() if theirs.get(name) != its.get(name)]
     what = " and ".join(other) or "code or the versions that computed it"
     raise Failed(
-        f"{file} does not belong with {mine[0]}: they differ in the {what}; merge into another "
+        f"{file} does not belong with {here}: they differ in the {what}; merge into another "
         "folder, or remove one of them"
     )

@@ -144,7 +144,7 @@ def noisy_trial(
       mean losses at the end, `validation` and `test`. Members of one seed see the same crops at any
       noise, and the same noise for any optimizer.
     """
-    corpus = check_corpus(corpus, model.vocab_size, model.context)
+    corpus = check_corpus(corpus, model.vocab_size, model.context, heldout_parts=2)
     middle = len(corpus.tokens_heldout) // 2
     halves = corpus.tokens_heldout[:middle], corpus.tokens_heldout[middle:]
 

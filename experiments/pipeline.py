@@ -1,11 +1,12 @@
 """The steps behind the commands: run a figure, draw it, find what is on disk."""
 
+import contextlib
 import hashlib
 import inspect
 import json
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,11 +28,12 @@ from experiments.data import load_corpus
 from experiments.data.images import load_images
 from experiments.data.loading import Data
 from experiments.figures import Figure
-from experiments.manifest import write_manifest
+from experiments.manifest import is_listed, write_manifest
 from experiments.results import (
     PROJECT,
     ChunkStore,
     DamagedFile,
+    check_writable,
     last_change,
     provenance,
     read_dataset,
@@ -154,12 +156,14 @@ def run_figure(
       The dataset, and whether it was reused.
 
     Raises:
+      Failed: Before anything is computed, if the folder cannot be written to.
       Interrupted: At Ctrl-C, with finished chunks kept on disk.
       Incomplete: If this machine's share is done and chunks of others are missing.
     """
     from experiments import claims  # they need scipy, which takes half a second
 
     figure = where.figure
+    check_writable(where.folder)
     corpus = load_corpus(config.corpus) if isinstance(config, TrainingConfig) else None
     images = _images(config) if isinstance(config, ImagesConfig) else None
     sha256 = "+".join(data.sha256 for data in (corpus, images) if data) or "none"
@@ -185,7 +189,11 @@ def run_figure(
         store.clear()
     elif (finished := _finished(where.dataset, key, parts)) is not None:
         say(f"{figure.name}: reusing {where.dataset}, computed {finished.attrs['date']}")
+        if not is_listed(where.dataset, key):
+            write_manifest(where.folder.parent)
         draw(where, finished)
+        if not is_listed(where.dataset, key):
+            write_manifest(where.folder.parent)
         return finished, True
 
     mesh = jax.sharding.Mesh(np.array(devices), ("members",)) if len(devices) > 1 else None
@@ -216,6 +224,26 @@ def run_figure(
     store.clear()
     draw(where, dataset)
     return dataset, False
+
+
+@contextlib.contextmanager
+def read(where: Place) -> Iterator[xr.Dataset]:
+    """The dataset that is shown, to draw and to judge in the block.
+
+    Raises:
+      FileNotFoundError: If there is none.
+      DamagedFile: If it is damaged, of another figure, or lacks what the block wants of it.
+    """
+    dataset = read_dataset(where.shown)
+    if (its := dataset.attrs.get("figure")) != where.figure.name:
+        raise DamagedFile(f"{where.shown} is of the figure {its}, not {where.figure.name}")
+    try:
+        yield dataset
+    except (AttributeError, KeyError) as error:
+        raise DamagedFile(
+            f"{where.shown} was computed by another version: it lacks what is needed ({error}); "
+            "run it again"
+        ) from error
 
 
 def draw(where: Place, dataset: xr.Dataset) -> list[Path]:

@@ -2,8 +2,8 @@
 
 import base64
 import collections
-import json
 import math
+import operator
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,20 +14,20 @@ import numpy as np
 import xarray as xr
 
 from experiments.claims import CLAIMS, rules_digest
+from experiments.config import json_difference
 from experiments.figures import Figure
 from experiments.judging import (
     INCONCLUSIVE,
     NOT_SUPPORTED,
     NOTHING,
     SUPPORTED,
-    Claim,
     Estimate,
     Judgement,
     judge,
     settings,
 )
-from experiments.pipeline import Place, draw, place
-from experiments.results import DamagedFile, atomic, read_dataset
+from experiments.pipeline import Place, draw, place, read
+from experiments.results import DamagedFile, atomic
 
 NOT_RUN = "not run"
 ORIGINS = {
@@ -42,6 +42,8 @@ SCALES = {
     "paper": ", the paper's own sizes",
 }
 """What the page opens with, by preset."""
+STATED = ("rules", "claims_commit", "git_commit", "command", "date", "wall_seconds", "device")
+"""Attributes of a dataset that the page cannot do without."""
 COMMITTED = "committed with the code, not run here"
 GROUPS = {
     "hold": SUPPORTED,
@@ -85,8 +87,10 @@ class Section:
 
     @property
     def overrides(self) -> list[str]:
-        """Fields that differ from the preset."""
-        return json.loads(self.attrs["overrides"]) if self.attrs else []
+        """Fields that differ from the preset as it is now."""
+        if not self.attrs:
+            return []
+        return json_difference(self.attrs["config"], self.place.figure.presets[self.place.preset])
 
     @property
     def command(self) -> str:
@@ -214,33 +218,32 @@ def _section(where: Place, origin: str) -> Section:
     figure = where.figure
     claims = [claim for claim in CLAIMS if claim.figure == figure.name]
     try:
-        dataset = read_dataset(where.shown)
-        judgements = tuple(_judged(where, claim, dataset) for claim in claims)
+        with read(where) as dataset:
+            judgements = tuple(judge(claim, dataset, figure.minimum) for claim in claims)
+            caption = figure.caption.format_map(vars(settings(dataset)))
+            operator.itemgetter(*STATED)(dataset.attrs)  # or a KeyError
+            if where.shown == where.committed:
+                origin = COMMITTED
+            if origin == COMMITTED or not _is_drawn(where):
+                draw(where, dataset)
     except (FileNotFoundError, DamagedFile) as error:
         missing = tuple(Judgement(claim, NOTHING, INCONCLUSIVE, NOT_RUN) for claim in claims)
         return Section(where, problem=str(error), judgements=missing)
-    if where.shown == where.committed:
-        origin = COMMITTED
-        draw(where, dataset)
     return Section(
         where,
         origin=origin,
         attrs=dataset.attrs,
-        caption=figure.caption.format_map(vars(settings(dataset))),
+        caption=caption,
         numbers=_numbers(dataset),
         images=tuple(_data_uri(path) for path in sorted(where.folder.glob("*.png"))),
         judgements=judgements,
     )
 
 
-def _judged(where: Place, claim: Claim, dataset: xr.Dataset) -> Judgement:
-    try:
-        return judge(claim, dataset, where.figure.minimum)
-    except (AttributeError, KeyError) as error:
-        raise DamagedFile(
-            f"{where.shown} was computed by another version: it lacks what is judged ({error}); "
-            "run it again"
-        ) from error
+def _is_drawn(where: Place) -> bool:
+    """Whether there are images, none older than the dataset: `merge` brings it without."""
+    images = [path.stat().st_mtime_ns for path in where.folder.glob("*.png")]
+    return bool(images) and min(images) >= where.dataset.stat().st_mtime_ns
 
 
 def _numbers(dataset: xr.Dataset) -> tuple[tuple[str, str, str], ...]:

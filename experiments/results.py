@@ -14,6 +14,7 @@ import hashlib
 import importlib.metadata
 import io
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -25,6 +26,8 @@ from pathlib import Path
 import jax
 import numpy as np
 import xarray as xr
+
+from experiments.outcomes import Failed
 
 PACKAGES = ("jax", "jaxlib", "optax", "flax", "kadam_jax")
 SCHEMA = 1
@@ -61,6 +64,17 @@ def atomic(path: Path) -> Iterator[Path]:
         temporary = Path(folder) / path.name
         yield temporary
         temporary.replace(path)
+
+
+def check_writable(folder: Path) -> None:
+    """Creates nothing.
+
+    Raises:
+      Failed: If a folder, or the nearest one above it that there is, cannot be written to.
+    """
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        raise Failed(f"{there} is no folder that can be written to; name another with --results")
 
 
 def labelled(dataset: xr.Dataset, labels: Mapping[str, tuple[str, str]]) -> xr.Dataset:
@@ -169,7 +183,10 @@ def versions() -> dict[str, str]:
 
 
 def git_commit(folder: Path = PROJECT) -> str:
-    """The commit, `+dirty` behind it if files differ from it; "unknown" outside git."""
+    """The commit, `+dirty` behind it if files differ from it.
+
+    "unknown" outside git, and for a copy inside a repository that has none of its files.
+    """
     return _commit(folder, "rev-parse", "HEAD")
 
 
@@ -184,6 +201,8 @@ def _commit(folder: Path, *command: str) -> str:
         return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
+        if git("rev-parse", "--show-prefix") and not git("ls-files", "--", "."):
+            return "unknown"
         return git(*command) + ("+dirty" if git("status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"

@@ -117,13 +117,16 @@ def _cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
     return optax.softmax_cross_entropy_with_integer_labels(logits.astype(jnp.float32), labels)
 
 
-def check_corpus(corpus: Corpus | None, vocab_size: int, context: int) -> Corpus:
+def check_corpus(
+    corpus: Corpus | None, vocab_size: int, context: int, *, heldout_parts: int = 1
+) -> Corpus:
     """The corpus, if a model can be trained on it.
 
     Args:
       corpus: From a configuration; None where it names none.
       vocab_size: Of the model.
       context: Tokens of a crop, the last target aside.
+      heldout_parts: How many splits the held-out text is divided into.
 
     Returns:
       `corpus`.
@@ -138,7 +141,7 @@ def check_corpus(corpus: Corpus | None, vocab_size: int, context: int) -> Corpus
         raise ConfigError(
             f"model.vocab_size={vocab_size} is below the corpus's {corpus.vocab_size} tokens"
         )
-    shortest = min(len(corpus.tokens_train), len(corpus.tokens_heldout))
+    shortest = min(len(corpus.tokens_train), len(corpus.tokens_heldout) // heldout_parts)
     if shortest <= context:
         raise ConfigError(
             f"model.context={context} needs {context + 1} tokens, but a split of the corpus has "

@@ -10,7 +10,7 @@ import optax
 from experiments.data import Corpus, sample_batch
 from experiments.data.images import Images
 from experiments.data.loading import Data
-from experiments.tasks import Task, image_problem, language_task
+from experiments.tasks import Task, check_corpus, image_problem, language_task
 from experiments.train import train_member
 from models.cnn import CNNConfig
 from models.nanogpt import GPTConfig
@@ -66,7 +66,7 @@ def text_trial(
     """
     plain = language_task(model, corpus, batch)
     task = change(plain)
-    heldout = corpus.tokens_heldout
+    heldout = check_corpus(corpus, model.vocab_size, model.context, heldout_parts=2).tokens_heldout
     halves = heldout[: len(heldout) // 2], heldout[len(heldout) // 2 :]
     keys = jax.random.split(jax.random.key(0), eval_batches)
 

@@ -1,6 +1,7 @@
 """python -m experiments: commands, exit codes, reuse, Ctrl-C and continuing."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -141,6 +142,10 @@ def test_plot_redraws_and_says_what_is_missing_or_damaged(run, tmp_path):
     assert (code, len(drawn.splitlines())) == (0, 2)
     assert (folder / "stability_plane.svg").read_bytes() == svg  # the same figure, the same file
 
+    shutil.copytree(folder, folder.parent / "max_update")
+    code, _, messages = run("plot", "max_update", "--preset", "smoke")
+    assert (code, "is of the figure stability_plane, not max_update" in messages) == (1, True)
+
     (folder / "data.nc").write_bytes(b"half")
     code, _, messages = run("plot", "stability_plane", "--preset", "smoke")
     assert (code, "data.nc is damaged" in messages) == (1, True)
@@ -176,6 +181,12 @@ def test_reproduce_only_runs_those_and_reports_the_others_as_they_are(run, tmp_p
         (["run", "stability_plane", "--set", "num_grdi=3"], "num-grid"),
         (["run", "stability_plane", "--set", "num_grid=x"], "num-grid"),
         (["run", "stability_plane", "--set", "num_grid"], "field=value"),
+        (["run", "decay_search", "--set", "rates=1,nan"], "rates=1.0,nan: give finite"),
+        (
+            ["run", "optimizer_comparison", "--set", "grids.lion.rates=1,2,3,4,5,6,7,8,9,inf"],
+            "9.0,inf: give finite",
+        ),
+        (["run", "rate_sensitivity", "--set", "tolerance=inf"], "tolerance=inf: give finite"),
         (["run", "stability_plane", "--preset", "huge"], "laptop"),
         (["run", "stability_plane", "--devices", "0"], "--devices 0"),
         (["run", "stability_plane", "--devices", "many"], "--devices many"),
@@ -187,6 +198,13 @@ def test_reproduce_only_runs_those_and_reports_the_others_as_they_are(run, tmp_p
         (
             ["run", "max_update", "--preset", "smoke", "--set", "model.context=10000000"],
             "model.context=10000000 needs",
+        ),
+        *(
+            (  # half of the held-out text is one split
+                ["run", name, "--preset", "smoke", "--set", "model.context=40000"],
+                "model.context=40000 needs 40001 tokens, but a split of the corpus has 23313",
+            )
+            for name in ("rate_sensitivity", "noise_robustness")
         ),
         (["paint"], "reproduce"),
         ([], "COMMAND"),
@@ -212,7 +230,16 @@ def test_a_results_folder_that_cannot_be_is_1(run, tmp_path):
     (tmp_path / "results").write_text("a file")
     code, _, messages = run("run", "stability_plane", "--preset", "smoke")
     assert code == 1
-    assert "results" in messages
+    assert f"{tmp_path / 'results'} is no folder that can be written to; name another" in messages
+
+
+def test_a_folder_that_cannot_be_written_to_is_1_before_anything_is_computed(
+    run, fake, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    code, _, messages = run("run", "fake", "--set", "fail_at=first")
+    assert (code, f"{tmp_path} is no folder that can be written to" in messages) == (1, True)
+    assert not (tmp_path / "results").exists()
 
 
 def test_a_reader_that_has_seen_enough_is_no_error():

@@ -317,6 +317,8 @@ def test_images_may_be_judged_by_their_loss():
     "bad",
     [
         {"eps": 1e-8},
+        {"learning_rate": 0.0},
+        {"sobol_seed": -1},
         {"num_seeds": 1},
         {"num_tuning": 1},
         {"eval_batches": 0},

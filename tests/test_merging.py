@@ -110,6 +110,30 @@ def test_a_second_merge_does_nothing_and_a_finished_dataset_is_taken_over(tmp_pa
     assert merge(tmp_path / "c", tmp_path / "b", FIGURES) == []  # it is finished here
 
 
+def test_what_an_older_run_left_does_not_stand_between_shares(tmp_path):
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    run(mine, factor=2.0)  # finished, and three that were interrupted: one sorts before the next
+    for factor in (3.0, 4.0, 5.0):
+        start(mine, "1/2", factor=factor)
+    start(mine, "1/2")
+    start(theirs, "2/2")
+    assert merge(theirs, mine, FIGURES)
+    merged, _ = run(mine)
+    alone, _ = run(tmp_path / "alone")
+    xr.testing.assert_equal(merged, alone)
+    assert not list(mine.rglob(f"chunks/{merged.attrs['key']}"))
+
+
+def test_a_finished_dataset_does_not_replace_another(tmp_path):
+    run(tmp_path / "mine", factor=2.0)
+    start(tmp_path / "mine", "1/2")
+    run(tmp_path / "theirs")
+    before = files(tmp_path / "mine")
+    with pytest.raises(Failed, match=r"data\.nc: they differ in the configuration"):
+        merge(tmp_path / "theirs", tmp_path / "mine", FIGURES)
+    assert files(tmp_path / "mine") == before
+
+
 def rewritten(name, value):
     """Changes an entry of every identity.json below a folder."""
 

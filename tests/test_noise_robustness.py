@@ -151,6 +151,8 @@ def test_every_member_may_diverge(tmp_path):
         {"tuning_seeds": 0},
         {"warmup_steps": 400},
         {"rate_step": 1.0},
+        {"final_rate": -0.1},
+        {"learning_rate": 0.0},
     ],
 )
 def test_a_configuration_that_says_nothing_is_refused(changes):

@@ -247,6 +247,7 @@ def test_arms_share_their_ladder_to_the_bit():
         {"factor": 1.0},
         {"tolerance": 0.0},
         {"warmup_steps": 8},
+        {"final_rate": 2.0},
         {"eval_batches": 0},
         {"noise_steps": 1},
     ],

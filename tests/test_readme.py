@@ -25,5 +25,10 @@ def test_every_file_it_links_is_there():
     assert len(links) >= 2
 
 
+def test_every_table_has_a_head():
+    for table in re.findall(r"(?:^|\n\n)(\|.*(?:\n\|.*)*)", README.read_text()):
+        assert re.fullmatch(r"[| -]+", table.splitlines()[1]), table
+
+
 def numbers(words):
     return [float(word) if word[0].isdigit() else float(word == "True") for word in words]

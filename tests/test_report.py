@@ -1,9 +1,11 @@
 """experiments/judging.py and report.py: verdicts, and the page that shows them."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import math
+import os
 import re
 import shutil
 
@@ -14,7 +16,7 @@ import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments import pipeline
+from experiments import manifest, pipeline
 from experiments.claims import CLAIMS, stability_plane
 from experiments.config import PRESETS, shortfalls
 from experiments.figures import discover
@@ -35,7 +37,8 @@ from experiments.judging import (
 )
 from experiments.manifest import write_manifest
 from experiments.pipeline import place, run_figure
-from experiments.report import Section, render, write_report
+from experiments.report import STATED, Section, render, write_report
+from experiments.results import write_dataset
 
 FIGURES = discover()
 PLANE = FIGURES["stability_plane"]
@@ -215,6 +218,20 @@ def test_what_is_committed_is_shown_where_nothing_was_run(plane, tmp_path, monke
     )
 
 
+def test_a_dataset_that_was_merged_is_drawn_for_the_page(plane, tmp_path):
+    own, merged = (place(folder, PLANE, "smoke") for folder in (plane[0], tmp_path))
+    merged.folder.mkdir(parents=True)
+    image = "stability_plane.png"
+    (merged.folder / image).write_bytes(b"of an older dataset")
+    os.utime(merged.folder / image, (0, 0))
+    shutil.copy(own.dataset, merged.dataset)
+    write_report(tmp_path, FIGURES, "smoke")
+    assert (merged.folder / image).read_bytes() == (own.folder / image).read_bytes()
+    drawn = (merged.folder / image).stat().st_mtime_ns
+    write_report(tmp_path, FIGURES, "smoke")
+    assert (merged.folder / image).stat().st_mtime_ns == drawn
+
+
 def test_a_results_folder_lists_what_lies_in_it(plane):
     results, dataset = plane
     entry = json.loads((results / "smoke" / "manifest.json").read_text())["stability_plane"]
@@ -237,6 +254,63 @@ def test_damaged_datasets_are_listed_as_such(tmp_path):
     (tmp_path / "figure" / "data.nc").write_bytes(b"damaged")
     entries = json.loads(write_manifest(tmp_path).read_text())
     assert "is damaged" in entries["figure"]["problem"]
+
+
+def test_a_run_that_ends_while_the_manifest_is_written_is_listed(plane, tmp_path, monkeypatch):
+    results, _ = plane
+    shutil.copytree(results / "smoke", tmp_path, dirs_exist_ok=True)
+    later, real = tmp_path / "later" / "data.nc", manifest.atomic
+
+    @contextlib.contextmanager
+    def slow(path):
+        with real(path) as temporary:
+            yield temporary
+            later.parent.mkdir(exist_ok=True)
+            shutil.copy(tmp_path / "stability_plane" / "data.nc", later)
+
+    monkeypatch.setattr(manifest, "atomic", slow)
+    assert set(json.loads(write_manifest(tmp_path).read_text())) == {"later", "stability_plane"}
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"stability_plane": {"key": "edited"}}', None])
+def test_a_manifest_that_is_not_of_what_is_reused_is_written_again(plane, content):
+    path = plane[0] / "smoke" / "manifest.json"
+    before = path.read_bytes()
+    path.unlink()
+    if content:
+        path.write_text(content)
+    run_figure(place(plane[0], PLANE, "smoke"), PLANE.presets["smoke"], jax.devices()[:1])
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        *(({name: None}, f"lacks what is needed (&#39;{name}&#39;)") for name in STATED),
+        ({"config": '{"num_grid": 5}'}, "lacks what is needed"),
+        ({"figure": "max_update"}, "is of the figure max_update, not stability_plane"),
+    ],
+)
+def test_a_dataset_of_another_version_or_figure_is_named(plane, tmp_path, changes, message):
+    where = place(tmp_path, PLANE, "smoke")
+    attrs = {k: x for k, x in (plane[1].attrs | changes).items() if x is not None}
+    write_dataset(where.dataset, plane[1].drop_attrs().assign_attrs(attrs))
+    assert message in write_report(tmp_path, FIGURES, "smoke").read_text()
+
+
+def test_the_page_says_what_differs_from_the_preset_as_it_is_now(plane, tmp_path):
+    where = place(tmp_path, PLANE, "smoke")
+    config = json.dumps(json.loads(plane[1].attrs["config"]) | {"num_grid": 7, "was": [1, 2]})
+    write_dataset(where.dataset, plane[1].assign_attrs(config=config, overrides="[]"))
+    html = write_report(tmp_path, FIGURES, "smoke").read_text()
+    assert "<b>Differs from the preset:</b> num_grid=7, was=1,2</p>" in html
+
+
+def test_the_page_claims_no_commit_for_what_was_computed_outside_of_git(plane):
+    attrs = plane[1].attrs | {"claims_commit": "unknown"}
+    html = render([Section(place(plane[0], PLANE, "smoke"), attrs=attrs, origin="x")], "smoke")
+    assert "are of no known commit: computed outside of git." in html
+    assert "before they were computed" not in html
 
 
 def test_settings_are_the_configuration(plane):

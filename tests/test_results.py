@@ -157,6 +157,10 @@ def test_the_commit_says_when_files_differ_from_it(tmp_path):
     git("commit", "-q", "-a", "-m", "t")
     (tmp_path / "file").write_text("more")
     assert results.last_change(tmp_path / "folder") == changed
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy/file").write_text("")  # of something else, inside of this repository
+    assert results.git_commit(tmp_path / "copy") == "unknown"
+    assert results.last_change(tmp_path / "copy") == "unknown"
     assert results.git_commit(tmp_path) != changed
 
 

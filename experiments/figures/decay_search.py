@@ -90,6 +90,10 @@ class Config(ImagesConfig, TrainingConfig):
         super().__post_init__()
         if self.eps != TrainingConfig.eps:
             raise ConfigError(f"eps has no effect, every optimizer has its own; got {self.eps}")
+        if not self.learning_rate > 0:
+            raise ConfigError(f"learning_rate must be above 0, got {self.learning_rate}")
+        if self.sobol_seed < 0:
+            raise ConfigError(f"sobol_seed must not be negative, got {self.sobol_seed}")
         for name in ("num_seeds", "num_tuning"):
             if getattr(self, name) < 2:
                 raise ConfigError(f"{name} must be at least 2, got {getattr(self, name)}")

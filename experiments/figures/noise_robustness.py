@@ -93,9 +93,13 @@ class Config(TrainingConfig):
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
         if not 0 <= self.warmup_steps < self.num_steps:
             raise ValueError(
-                f"warmup_steps must be from 0 to num_steps={self.num_steps}, got "
+                f"warmup_steps must be from 0 to below num_steps={self.num_steps}, got "
                 f"{self.warmup_steps}"
             )
+        if not 0 <= self.final_rate <= 1:
+            raise ValueError(f"final_rate must be between 0 and 1, got {self.final_rate}")
+        if not self.learning_rate > 0:
+            raise ValueError(f"learning_rate must be above 0, got {self.learning_rate}")
         if not 1 < self.rate_step < np.inf:
             raise ValueError(f"rate_step must be above 1 and finite, got {self.rate_step}")
 

@@ -113,6 +113,12 @@ class Config(TrainingConfig):
                     f"grids.{name}.rates must be two or more that increase from above 0, got "
                     f"{rates}"
                 )
+            for b1, b2, weight_decay in self.grid(name).settings:
+                if not (0 <= b1 < 1 and 0 <= b2 < 1 and weight_decay >= 0):
+                    raise ConfigError(
+                        f"grids.{name}.settings must be b1 and b2 from 0 to below 1 and a weight "
+                        f"decay that is not negative, got {(b1, b2, weight_decay)}"
+                    )
         if self.grids.kadam.settings:
             raise ConfigError("grids.kadam.settings must be empty: they are ks and the strategies")
         sizes = {
@@ -133,6 +139,8 @@ class Config(TrainingConfig):
                 f"warmup_steps must be from 0 to below num_steps={self.num_steps}, got "
                 f"{self.warmup_steps}"
             )
+        if not self.learning_rate > 0:
+            raise ConfigError(f"learning_rate must be above 0, got {self.learning_rate}")
         if not 0 <= self.final_rate <= 1:
             raise ConfigError(f"final_rate must be between 0 and 1, got {self.final_rate}")
         for name, least in (("num_seeds", 2), ("eval_batches", 2), ("num_tuning_seeds", 1)):

@@ -92,8 +92,11 @@ class Config(TrainingConfig):
             )
         if not 0 <= self.warmup_steps < self.num_steps:
             raise ValueError(
-                f"warmup_steps must be below num_steps={self.num_steps}, got {self.warmup_steps}"
+                f"warmup_steps must be from 0 to below num_steps={self.num_steps}, got "
+                f"{self.warmup_steps}"
             )
+        if not 0 <= self.final_rate <= 1:
+            raise ValueError(f"final_rate must be between 0 and 1, got {self.final_rate}")
         for name, least in (("eval_batches", 1), ("noise_steps", 2), ("noise_entries", 2)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")

@@ -189,8 +189,6 @@ def run_figure(
         store.clear()
     elif (finished := _finished(where.dataset, key, parts)) is not None:
         say(f"{figure.name}: reusing {where.dataset}, computed {finished.attrs['date']}")
-        if not is_listed(where.dataset, key):
-            write_manifest(where.folder.parent)
         draw(where, finished)
         if not is_listed(where.dataset, key):
             write_manifest(where.folder.parent)

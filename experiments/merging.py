@@ -9,6 +9,7 @@ from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
+from experiments.config import PRESETS
 from experiments.outcomes import Failed
 from experiments.results import IDENTITY, SCHEMA, DamagedFile, atomic, read_dataset
 
@@ -31,8 +32,8 @@ def merge(source: Path, results: Path, figures: Container[str]) -> list[Path]:
       What has been written here; what was here already is left alone.
 
     Raises:
-      Failed: If the other folder holds no results, a figure is unknown, or results of the same
-        figure and preset differ in configuration, data, schema, code or versions.
+      Failed: If the other folder holds no results, a figure or preset is unknown, or results of
+        the same ones differ in configuration, data, schema, code or versions.
       DamagedFile: If a file of the other folder is damaged.
     """
     found = {folder: files for folder in sorted(source.glob("*/*")) if (files := _results(folder))}
@@ -43,6 +44,8 @@ def merge(source: Path, results: Path, figures: Container[str]) -> list[Path]:
         here = results / folder.relative_to(source)
         if folder.name not in figures:
             raise Failed(f"{files[0]} is of a figure that this version does not have")
+        if folder.parent.name not in PRESETS:
+            raise Failed(f"{files[0]} is of no preset; there are {', '.join(PRESETS)}")
         mine = {file: identity(file) for file in _results(here)}
         for file in files:
             target = here / file.relative_to(folder)

@@ -1,6 +1,7 @@
 """experiments/merging.py: shares of a run on several machines, and results that do not fit."""
 
 import json
+import shutil
 from dataclasses import dataclass, replace
 
 import jax
@@ -176,6 +177,9 @@ def test_foreign_damaged_and_missing_results_are_refused_by_name(tmp_path):
     run(tmp_path / "a")
     with pytest.raises(Failed, match="of a figure that this version does not have"):
         merge(tmp_path / "a", tmp_path / "mine", {})
+    shutil.copytree(tmp_path / "a" / "smoke", tmp_path / "renamed" / "old")
+    with pytest.raises(Failed, match="is of no preset; there are smoke, laptop, paper"):
+        merge(tmp_path / "renamed", tmp_path / "mine", FIGURES)
     path = tmp_path / "a" / "smoke" / "shared" / "data.nc"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(DamagedFile, match=r"data\.nc is damaged"):

@@ -17,17 +17,14 @@ reproduce: .venv/experiments.stamp
 reproduce-all: .venv/experiments.stamp
 	$(BIN)/python -m experiments reproduce
 
-commit-results:
-	mkdir -p experiments/committed/laptop
-	for file in results/laptop/*/data.nc; do \
-	  cp $$file experiments/committed/laptop/$$(basename $$(dirname $$file)).nc; \
-	done
+commit-results: .venv/experiments.stamp
+	$(BIN)/python -m experiments commit $(notdir $(patsubst %/data.nc,%,$(wildcard results/laptop/*/data.nc)))
 
 test: .venv/test.stamp
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 coverage: .venv/test.stamp
-	$(BIN)/python -m pytest -n auto --cov --cov-report=term:skip-covered
+	$(BIN)/python -m pytest -n auto --dist worksteal --cov --cov-report=term:skip-covered
 
 smoke: .venv/experiments.stamp
 	$(BIN)/python -m experiments reproduce --preset smoke --results results/smoke-run

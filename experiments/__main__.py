@@ -1,4 +1,4 @@
-"""The command line: `python -m experiments list | run | merge | plot | report | reproduce ...`.
+"""The command line: `python -m experiments list | run | merge | commit | plot | report ...`.
 
 Exit codes: 0 done, 1 something is missing or damaged or training diverged, 2 bad usage, 130 Ctrl-C
 and 143 SIGTERM. Figures keep their finished chunks, and the same command continues from them;
@@ -113,6 +113,15 @@ def _merge(arguments: argparse.Namespace) -> None:
             write_manifest(arguments.results / preset)
         for path in paths:
             print(path)
+
+
+def _commit(arguments: argparse.Namespace) -> None:
+    """`commit NAME...`: datasets for the code's own history."""
+    from experiments.committing import commit  # it needs scipy, as the report
+
+    every = figures.discover()
+    for name in arguments.names:
+        print(commit(place(arguments.results, _named(every, name), arguments.preset)))
 
 
 def _other_presets(arguments: argparse.Namespace) -> str:
@@ -332,6 +341,11 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], str, tuple[str, 
         _merge,
         "Take over what other machines have computed.",
         ("folders", "--results"),
+    ),
+    "commit": (
+        _commit,
+        "Make datasets the ones that come with the code.",
+        ("names", "--preset", "--results"),
     ),
     "plot": (
         _plot,

@@ -50,6 +50,7 @@ PRESENTATION = {
     "checkpoint_contents",
     "checkpoint_files",
     "checkpoints",
+    "committing",
     "coarse_graining_plot",
     "config",
     "decay_search_plot",

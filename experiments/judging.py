@@ -56,6 +56,7 @@ class Claim:
       reason: Why these, fixed before the value was seen.
       correction: Where the paper is wrong or silent, what holds instead.
       minimum: What it needs beyond its figure's `minimum`.
+      corrected_by: The claim that judges what holds instead, if one does.
     """
 
     id: str
@@ -68,6 +69,7 @@ class Claim:
     reason: str
     correction: str = ""
     minimum: Mapping[str, float] = field(default_factory=dict)
+    corrected_by: str = ""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import base64
 import collections
 import math
 import operator
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,12 +47,13 @@ STATED = ("rules", "claims_commit", "git_commit", "command", "date", "wall_secon
 COMMITTED = "committed with the code, not run here"
 GROUPS = {
     "hold": SUPPORTED,
-    "hold with a correction": NOT_SUPPORTED,
+    "hold with a correction": "corrected",
     "do not hold": NOT_SUPPORTED,
     "are not decided at this scale": INCONCLUSIVE,
     "are not run": INCONCLUSIVE,
 }
-"""Groups of claims on the first screen, in this order, and whose verdict's colour they have."""
+"""Groups of claims on the first screen, in this order, and whose verdict's colour they have. With
+a correction holds what is not supported where the claim that corrects it is."""
 
 
 @dataclass(frozen=True)
@@ -157,15 +158,16 @@ def render(sections: Collection[Section], preset: str) -> str:
 def _groups(judgements: Sequence[Judgement]) -> list[tuple[str, str, list[Judgement]]]:
     """What the first screen answers: a title, a CSS class and the judgements of each group."""
     groups: dict[str, list[Judgement]] = {title: [] for title in GROUPS}
+    supported = {found.claim.id for found in judgements if found.verdict == SUPPORTED}
     for judgement in judgements:
-        groups[_group(judgement)].append(judgement)
+        groups[_group(judgement, supported)].append(judgement)
     return [(title, GROUPS[title].replace(" ", "-"), group) for title, group in groups.items()]
 
 
-def _group(judgement: Judgement) -> str:
+def _group(judgement: Judgement, supported: Container[str]) -> str:
     if judgement.remark == NOT_RUN:
         return "are not run"
-    if judgement.correction:
+    if judgement.verdict == NOT_SUPPORTED and judgement.claim.corrected_by in supported:
         return "hold with a correction"
     return {
         SUPPORTED: "hold",

@@ -100,6 +100,30 @@ def test_claims_are_unique_complete_and_about_figures_that_exist():
         assert claim.reason
         assert claim.section
         assert claim.quantity
+    ids = {claim.id for claim in CLAIMS}
+    assert {claim.corrected_by for claim in CLAIMS} <= {"", *ids}
+    assert all(claim.correction for claim in CLAIMS if claim.corrected_by)
+
+
+def test_what_is_not_supported_holds_with_a_correction_only_where_that_is_judged_to_hold(plane):
+    results, dataset = plane
+    first, second = stability_plane.CLAIMS[:2]
+    wrong = dataclasses.replace(first, correction="more", corrected_by=second.id)
+    estimate = Estimate(1.0, 1.0, 1.0, 5)
+
+    def groups(verdict):
+        judgements = (
+            Judgement(wrong, estimate, NOT_SUPPORTED, ""),
+            Judgement(second, estimate, verdict, ""),
+        )
+        where = place(results, PLANE, "smoke")
+        section = Section(where, attrs=dataset.attrs, judgements=judgements, origin="x")
+        html = render([section], "smoke")
+        return [int(number) for number in re.findall(r"<h2>(\d+) [a-z]", html)]
+
+    assert groups(SUPPORTED) == [1, 1, 0, 0, 0]
+    assert groups(NOT_SUPPORTED) == [0, 0, 2, 0, 0]
+    assert groups(INCONCLUSIVE) == [0, 0, 1, 1, 0]
 
 
 @pytest.mark.parametrize("figure", FIGURES.values(), ids=FIGURES)

@@ -38,6 +38,7 @@ CLAIMS: tuple[Claim, ...] = (
         statistic=lambda run: _largest(run, "paper_ratio", "B₀"),
         accept=(-math.inf, 1 + 1e-5),
         reason="A bound has no exceptions but for the rounding of float32.",
+        corrected_by="exact-bound-on-b-zero",
         correction="The √n form holds for continuous time. In the first steps it lies below what "
         "gradients can reach, and below what they do; the exact supremum holds from n = 0.",
     ),

@@ -30,6 +30,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         accept=(0.0, 0.1),
         reason="Lines that differ by a tenth of what they moved look like one.",
+        corrected_by="coarse-graining-harmless-for-the-loss",
         correction="They part as soon as they move; it is the loss that ends where it would.",
     ),
     Claim(

@@ -31,6 +31,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         accept=(0.9, 1.1),
         reason="The tenth that slopes are given along the paper's curve.",
+        corrected_by="exact-bound-holds-between-the-boundaries",
         correction="There nothing grows: the boundary of the discrete algorithm is γ² = β.",
     ),
     Claim(

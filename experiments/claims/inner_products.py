@@ -54,6 +54,7 @@ CLAIMS: tuple[Claim, ...] = (
         accept=(-math.inf, 0.1),
         reason="W moves by some η a step and entry: a hundredth of the run before the end it is "
         "within a few hundredths of where it ends.",
+        corrected_by="inner-products-less-with-qk-norm",
         correction="It does as 1-γ^(N-n) does: within the last few times 1/(1-γ) steps alone.",
     ),
     Claim(

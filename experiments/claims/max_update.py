@@ -104,6 +104,7 @@ CLAIMS: tuple[Claim, ...] = (
         statistic=lambda run: median_over_seeds(_place_between_rates(run)),
         accept=(0.5, 1.5),
         reason="Nearer to |C|/2 than to the exact rate, or as far beyond.",
+        corrected_by="early-slope-is-exact-rate",
         correction="The slope is ln(γ/√β), three in a hundred less than |C|/2 on this curve.",
     ),
     Claim(
@@ -120,6 +121,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         accept=(0.9, 1.1),
         reason="The same tenth as further inside.",
+        corrected_by="grows-in-b-minus",
         correction="Just below the boundary growth starts, gradients then revive and it ends.",
     ),
     Claim(

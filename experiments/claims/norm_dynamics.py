@@ -45,6 +45,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         accept=(0.95, 1.05),
         reason="Lines a twentieth apart are told apart by eye in the paper's figure.",
+        corrected_by="full-form-predicts-the-norm-with-decay",
         correction="Multiply the growth by (1+γ)/(1-γ), or keep -2⟨W,u⟩.",
     ),
     Claim(
@@ -57,6 +58,7 @@ CLAIMS: tuple[Claim, ...] = (
         statistic=lambda run: median_over_seeds(_growth(run, "theorem")),
         accept=(0.85, 1.15),
         reason="The tolerance that the correction below is given.",
+        corrected_by="growth-has-the-momentum-factor",
         correction="For gradients that are noise -2⟨W,u⟩ is 2γ/(1-γ) times what the theorem keeps, "
         "18 at γ = 0.9, and the growth (1+γ)/(1-γ) times the theorem's, 19.",
     ),
@@ -95,6 +97,7 @@ CLAIMS: tuple[Claim, ...] = (
         statistic=lambda run: _on_the_flow(run, "theorem", 0.5, 1.0),
         accept=(0.85, 1.15),
         reason="The tolerance that it is given on the discrete run.",
+        corrected_by="flow-velocity-form",
         correction="⟨W,u⟩ is not second order once u averages gradients of other steps.",
     ),
     *(
@@ -111,6 +114,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             accept=accept,
             reason=reason,
+            corrected_by="flow-velocity-form" if correction else "",
             correction=correction,
         )
         for name, form, lowest, highest, which, accept, statement, reason, correction in (
@@ -162,6 +166,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             accept=(-math.inf, 0.5),
             reason="An average forgets where it began, here down to 0.17; a sum keeps all of it.",
+            corrected_by="norm-is-a-moving-average-with-decay" if correction else "",
             correction=correction,
         )
         for name, place, which, correction in (

@@ -32,6 +32,7 @@ CLAIMS: tuple[Claim, ...] = (
         statistic=lambda plane: share(plane.exact_growth_rate > 0, plane.C < 0),
         accept=(1.0, 1.0),
         reason="B₋ is the unstable region only if no point of it is stable.",
+        corrected_by="worst-case-grows-beyond-the-exact-boundary-alone",
         correction="The discrete algorithm's boundary is γ² = β: between C = 0 and γ² = β its "
         "updates are bounded although C < 0. Their rate is max(0, ln(γ/√β)), not |C|/2.",
     ),

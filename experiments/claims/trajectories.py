@@ -31,6 +31,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             accept=(0.0, 0.1),
             reason="Curves apart by a tenth of how far they have come are seen as two.",
+            corrected_by="flow-tracks-adam-at-1e-4" if correction else "",
             correction=correction,
         )
         for name, rate, correction in (

@@ -46,6 +46,7 @@ CLAIMS: tuple[Claim, ...] = (
             accept=(0.95, 1.05),
             reason="A constant is a learning rate; a twentieth is what e^-5 of ‖W_0‖² and the "
             "run's own noise may leave after five averaging times.",
+            corrected_by="norm-scales-like-the-second-stage-with-decay" if correction else "",
             correction=correction,
         )
         for name, place, which, correction in (
@@ -69,6 +70,7 @@ CLAIMS: tuple[Claim, ...] = (
         statistic=lambda run: median_over_seeds(run.final_ratio.isel(decay=1)),
         accept=(0.85, 1.15),
         reason="The tolerance of Theorem 2 in norm_dynamics.",
+        corrected_by="norm-is-the-root-of-the-corrected-average",
         correction="It is (1+γ)/(1-γ) times as large: another constant, the same stage.",
     ),
     Claim(

@@ -26,7 +26,7 @@ STYLE: Mapping[str, Any] = {
     "legend.frameon": False,
     "lines.linewidth": 1.2,
     "figure.dpi": 100,
-    "savefig.dpi": 200,
+    "savefig.dpi": 150,
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "kadam_jax",  # the same figure is the same file
 }

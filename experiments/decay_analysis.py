@@ -101,7 +101,9 @@ def _note(data: xr.Dataset) -> str:
         return "No result: what was chosen diverged with fresh seeds, or has one task alone."
     if data.num_confirmed:
         return f"Recommended, better than tuned AdamW on both tasks: {found}."
-    return f"The search is empty: no candidate is better on both tasks. The best: {found}."
+    return (
+        f"The search is empty: no candidate is shown to be better on both tasks. The best: {found}."
+    )
 
 
 SYMBOLS: Mapping[str, str] = {

@@ -67,7 +67,7 @@ def atomic(path: Path) -> Iterator[Path]:
 
 
 def check_writable(folder: Path) -> None:
-    """Creates nothing.
+    """Checks that files can be written below a folder, and creates nothing.
 
     Raises:
       Failed: If a folder, or the nearest one above it that there is, cannot be written to.

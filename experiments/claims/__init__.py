@@ -25,7 +25,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
 
 
 def rules_digest(figure: str) -> str:
-    """Of what decides and words a figure's verdicts, statistics' code excepted."""
+    """Of a figure's rules and their words; not of statistics' code, corrections or its minimum."""
     rules = [
         repr((claim.id, claim.statement, claim.quantity, claim.accept, claim.reason, claim.minimum))
         for claim in CLAIMS

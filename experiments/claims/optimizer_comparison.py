@@ -51,7 +51,11 @@ def _gain(run: xr.Dataset, others: Sequence[str], arms: Sequence[str]) -> Estima
 
 
 def _best(run: xr.Dataset, arms: list[str]) -> tuple[np.ndarray, bool]:
-    """Each seed's test loss of the arm that is lowest on the others; whether it may be lower."""
+    """Each seed's test loss of the arm that is lowest on the others; whether it may be lower.
+
+    Of several rivals this is the better informed choice: k-Adam's is made on validation, of fewer
+    seeds.
+    """
     test = run.test.sel(arm=arms).transpose("arm", "seed")
     chosen = test.values[best_on_other_seeds(test, "arm").values, np.arange(test.sizes["seed"])]
     return chosen, bool(run.rate_at_edge.sel(arm=arms).any())

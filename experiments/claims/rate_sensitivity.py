@@ -108,8 +108,9 @@ CLAIMS: tuple[Claim, ...] = (
         statistic=_wider_basin,
         accept=(0.0, math.inf),
         reason="What is no more sensitive has no narrower basin.",
-        correction="Its basin is narrower: the bound on updates, which is Adam's own with other "
-        "decays, says nothing about learning rates.",
+        correction="Its basin, as interpolated, is narrower, by less than the grid can tell. The "
+        "bound on updates, which is Adam's own with other decays, says nothing about learning "
+        "rates.",
     ),
     Claim(
         id="update-size-predicts-the-rate",

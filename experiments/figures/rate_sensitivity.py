@@ -203,10 +203,10 @@ FIGURE = Figure(
     "basin of some seed. (c) Best rate over AdamW's, paired by seed, and what two properties of "
     "updates on normal noise predict for 2-Adam: their size, and how far many of them carry. (d) "
     "2-Adam's test loss, on the second half of the held-out text, at the rate that is AdamW's "
-    "best and at that rate times the ratio of (c), less that at its own best rate; then less "
-    "AdamW's. Rates and ratios for a seed are from the other seeds' validation losses. Dots are "
-    "seeds, bars 95% t intervals of the mean. A ring marks an arm whose best rate is at an end of "
-    "its grid: it may lie beyond.",
+    "best and at that rate times the ratio of (c), between trained rates interpolated as in (b), "
+    "less that at its own best rate; then less AdamW's. Rates and ratios for a seed are from the "
+    "other seeds' validation losses. Dots are seeds, bars 95% t intervals of the mean. A ring "
+    "marks an arm whose best rate is at an end of its grid: it may lie beyond.",
     presets={
         "smoke": Config(
             model=SMOKE_MODEL,

@@ -30,6 +30,8 @@ from experiments.pipeline import Place, draw, place, read
 from experiments.results import DamagedFile, atomic
 
 NOT_RUN = "not run"
+DEFAULT = "laptop"
+"""The preset whose page has the plain name."""
 ORIGINS = {
     False: "computed in this run",
     True: "reused, finished before this run",
@@ -106,7 +108,7 @@ def write_report(
     *,
     reused: Mapping[str, bool] = {},
 ) -> Path:
-    """Writes `<results>/report.html` from what is on disk and returns its path.
+    """Writes `<results>/report.html`, or `report-<preset>.html` for another preset than laptop.
 
     Args:
       results: The results folder.
@@ -122,7 +124,7 @@ def write_report(
         _section(place(results, figure, preset), ORIGINS[reused.get(name)])
         for name, figure in figures.items()
     ]
-    page = results / "report.html"
+    page = results / ("report.html" if preset == DEFAULT else f"report-{preset}.html")
     with atomic(page) as temporary:
         temporary.write_text(render(sections, preset), encoding="utf-8")
     return page

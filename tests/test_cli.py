@@ -157,7 +157,7 @@ def test_reproduce_ends_with_the_path_of_the_report(run, fake, tmp_path):
     code, printed, _ = run("reproduce", "--preset", "smoke")
     assert code == 0
     report = Path(printed.splitlines()[-1])
-    assert report == tmp_path / "results/report.html"
+    assert report == tmp_path / "results/report-smoke.html"
     assert "computed in this run" in report.read_text()
     run("reproduce", "--preset", "smoke")
     assert "reused, finished before this run" in report.read_text()

@@ -49,7 +49,6 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         accept=(-math.inf, 0.9),
         reason="A guarantee that is stronger by less than a tenth would help nobody.",
-        corrected_by="kadam-within-last-stages-bound",
         correction="A stage does not see the scale of its input, so that its input is bounded "
         "guarantees nothing: gradients exist that drive 2-Adam as far as Adam with its last "
         "stage's decays, beyond the boundary at the same exponential rate.",

@@ -16,7 +16,7 @@ from experiments.pipeline import Place, read
 from experiments.results import write_dataset
 
 BITS = 12
-"""What is kept of a significand: an error of at most 1.3e-4 of each number."""
+"""What is kept of a significand: an error of at most 2^-12, 2.5e-4, of each number."""
 LARGE = 2**15
 """Bytes of an array that is rounded."""
 

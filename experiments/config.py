@@ -65,14 +65,54 @@ class TrainingConfig(FigureConfig):
         return range(self.num_seeds)
 
     def __post_init__(self):
-        for name in ("batch", "num_steps", "num_seeds", "chunk_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        check_least(self, batch=1, num_steps=1, num_seeds=1, chunk_size=1)
         for name in ("learning_rate", "eps"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(
                     f"{name} must be finite and not negative, got {getattr(self, name)}"
                 )
+
+
+@dataclasses.dataclass(frozen=True)
+class ScheduledConfig(TrainingConfig):
+    """The same with a warm-up and a cosine: learning rates are the schedule's highest.
+
+    Attributes:
+      warmup_steps: Steps in which the learning rate rises from 0, linearly; a cosine follows.
+      final_rate: Learning rate at the cosine's end, as a share of the highest.
+    """
+
+    warmup_steps: int = 40
+    final_rate: float = 0.1
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not self.learning_rate > 0:
+            raise ConfigError(f"learning_rate must be above 0, got {self.learning_rate}")
+        if not 0 <= self.warmup_steps < self.num_steps:
+            raise ConfigError(
+                f"warmup_steps must be from 0 to below num_steps={self.num_steps}, got "
+                f"{self.warmup_steps}"
+            )
+        if not 0 <= self.final_rate <= 1:
+            raise ConfigError(f"final_rate must be from 0 to 1, got {self.final_rate}")
+
+
+@dataclasses.dataclass(frozen=True)
+class ContendersConfig(ScheduledConfig):
+    """The same where optimizers are compared, each with its own epsilon: eps stays as it is.
+
+    Attributes:
+      eval_batches: Batches of crops of each held-out split, the same for all members.
+    """
+
+    eval_batches: int = 32
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_least(self, eval_batches=1)
+        if self.eps != TrainingConfig.eps:
+            raise ConfigError(f"eps has no effect, every optimizer has its own; got {self.eps}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +127,22 @@ class ImagesConfig(FigureConfig):
 
     dataset: str = "digits"
     cache: str = "~/.cache/kadam_jax"
+
+
+def check_least(config: FigureConfig, **least: float) -> None:
+    """Raises ConfigError if a field is below its least value."""
+    for name, value in least.items():
+        if getattr(config, name) < value:
+            raise ConfigError(f"{name} must be at least {value}, got {getattr(config, name)}")
+
+
+def check_rising(**fields: Sequence[float]) -> None:
+    """Raises ConfigError unless every field has two or more numbers that rise from above 0."""
+    for name, values in fields.items():
+        if len(values) < 2 or list(values) != sorted(set(values)) or values[0] <= 0:
+            raise ConfigError(
+                f"{name} must be two or more that increase from above 0, got {list(values)}"
+            )
 
 
 ConfigT = TypeVar("ConfigT")

@@ -12,6 +12,7 @@ from experiments.decay_stages import SEARCHED
 from experiments.intervals import END_LABEL, ENDS
 from experiments.paired_statistics import paired_interval
 from experiments.results import labelled
+from experiments.tuning import lowest
 
 
 def analyse(config: Any, data: xr.Dataset) -> xr.Dataset:
@@ -27,7 +28,7 @@ def analyse(config: Any, data: xr.Dataset) -> xr.Dataset:
     data = data.assign_coords(end=list(ENDS), boundary=list(BOUNDARIES))
     found = data.test.sel(arm=SEARCHED)
     means = data.mean_validation.sel(arm=data.strategy.values)
-    best = data.strategy.values[np.where(np.isfinite(means), means, np.inf).argmin()]
+    best = data.strategy.values[lowest(means)]
     gains = -(data.test - data.test.sel(arm=ADAMW, drop=True))
     over_adamw = data.second_test.sel(optimizer=ADAMW) - data.second_test.sel(optimizer=KADAM)
     data = data.assign(

@@ -5,7 +5,7 @@ import xarray as xr
 from matplotlib import axes, cm, colors, figure, ticker
 
 from experiments import plotting
-from experiments.strategy_comparison_plot import RING, STRATEGIES
+from experiments.strategy_comparison_plot import STRATEGIES
 
 ADAMW = ("AdamW", "tab:red", "x")
 KADAM = ("2-Adam", "0.2", "o")
@@ -25,9 +25,7 @@ LINEAR = 0.1
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
     """All members by learning rate and by decay, what was found, what the loss follows."""
     canvas, grid = plotting.canvas(11.4, 8.4, nrows=2, ncols=2)
-    draw = (_members, _decays, _gains, _correlations)
-    for letter, panel, panel_of in zip("abcd", grid.flat, draw, strict=True):
-        panel.set_title(f"({letter}) {panel_of(panel, dataset)}", loc="left")
+    plotting.draw_panels(grid, dataset, (_members, _decays, _gains, _correlations))
     canvas.supxlabel(dataset.attrs["note"], fontsize=9)
     return {"": canvas}
 
@@ -123,15 +121,11 @@ def _gains(panel: axes.Axes, data: xr.Dataset) -> str:
         ("2-Adam found, text", data.gain_searched, _at_edge(data, "searched"), KADAM),
     ][::-1]
     for place, (_, gain, edge, (_, colour, marker)) in enumerate(rows):
-        mean, low, high = gain.values
-        panel.errorbar(
-            mean, place, xerr=[[mean - low], [high - mean]], fmt=marker, color=colour, capsize=3
-        )
+        plotting.horizontal_interval(panel, place, gain.values, fmt=marker, color=colour, capsize=3)
         if edge:
-            panel.plot(mean, place, color=colour, **RING)
+            panel.plot(gain[0], place, color=colour, **plotting.RING)
     panel.axvline(0, color=ADAMW[1], linestyle=":", linewidth=0.9)
-    panel.set_yticks(range(len(rows)), [name for name, *_ in rows])
-    panel.set_ylim(len(rows) - 0.5, -0.5)
+    plotting.label_rows(panel, [name for name, *_ in rows])
     panel.set_xscale("symlog", linthresh=LINEAR)
     panel.xaxis.set_major_locator(
         ticker.SymmetricalLogLocator(base=10, linthresh=LINEAR, subs=(1, 3))

@@ -14,6 +14,7 @@ from experiments.contenders import CONTENDERS, schedule, strategy_decays
 from experiments.decay_box import ADAMW, AXES, COORDINATES, KADAM, around, at_edge, sobol
 from experiments.running import Run
 from experiments.trials import Trial
+from experiments.tuning import lowest, lowest_few
 from kadam_jax.members import grid, points
 from kadam_jax.strategies import STRATEGIES
 
@@ -87,15 +88,6 @@ def stages(config: Any, first: Train, second: Train) -> xr.Dataset:
     return xr.merge([searched, strategies, arms, confirm(config, second, searched)])
 
 
-def lowest(losses: np.ndarray, num: int = 1) -> np.ndarray:
-    """Places of the lowest losses, the lowest first; what is not finite comes last.
-
-    >>> lowest(np.array([3.0, np.nan, 1.0, 2.0]), 2).tolist()
-    [2, 3]
-    """
-    return np.argsort(np.where(np.isfinite(losses), losses, np.inf), kind="stable")[:num]
-
-
 def search(config: Any, train: Train, name: str) -> xr.Dataset:
     """Searches one optimizer's decays and learning rate.
 
@@ -119,16 +111,16 @@ def search(config: Any, train: Train, name: str) -> xr.Dataset:
     cube = sobol(config.num_searched, len(axes), config.sobol_seed)
     validation = validate("searched", cube)
     smaller = sobol(config.num_refined, len(axes), config.sobol_seed + 1)
-    refined = around(cube[lowest(validation, config.num_finalists)], smaller, config.refined_width)
+    centres = cube[lowest_few(validation, config.num_finalists)]
+    refined = around(centres, smaller, config.refined_width)
     validation = np.append(validation, validate("refined", refined))
     cube = np.concatenate([cube, refined])
 
     settings = config.box.settings(cube, axes)
-    finalists = lowest(validation, config.num_finalists)
+    finalists = lowest_few(validation, config.num_finalists)
     others = train("finalists", name, settings[finalists], more_seeds)["validation"]
     finalist_validation = np.column_stack([validation[finalists], others]).astype(float)
-    (winner,) = lowest(finalist_validation.mean(1))
-    chosen = finalists[winner]
+    chosen = finalists[lowest(finalist_validation.mean(1))]
     edges = dict(zip(axes, at_edge(cube[chosen][None], axes)[0], strict=True))
     return xr.Dataset(
         {
@@ -172,7 +164,7 @@ def tune_strategies(config: Any, train: Train) -> xr.Dataset:
     shape = settings.shape[:2]
     swept = train("strategies", KADAM, settings.reshape(-1, len(COORDINATES)), [first_seed])
     validation = swept["validation"].reshape(shape)
-    places = np.array([lowest(losses).item() for losses in validation])
+    places = lowest(validation)
     rows = np.arange(len(places))
     others = train("strategies_tuned", KADAM, settings[rows, places], more_seeds)["validation"]
     every = np.column_stack([validation[rows, places], others]).astype(float)
@@ -248,7 +240,7 @@ def confirm(config: Any, train: Train, searched: xr.Dataset) -> xr.Dataset:
         decays = one.setting.isel(member=one.chosen).sel(coordinate=list(axes[:-1])).values
         settings = np.column_stack([np.tile(decays, (len(rates), 1)), rates])
         validation = train("rates", name, settings, config.tuning_seeds)["validation"]
-        (place,) = lowest(validation.astype(float).mean(1))
+        place = lowest(validation.astype(float).mean(1))
         fresh = train("fresh", name, settings[place][None], config.seeds)["test"][0]
         found = {
             "second_validation": (("second_rate", "tuning_seed"), validation),

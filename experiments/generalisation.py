@@ -15,7 +15,7 @@ import numpy as np
 import optax
 import xarray as xr
 
-from experiments.config import LAPTOP_MODEL, SMOKE_MODEL, TrainingConfig
+from experiments.config import LAPTOP_MODEL, SMOKE_MODEL, ScheduledConfig
 from experiments.max_updates import LAPTOP_MINIMUM, stored_rms, theory
 from experiments.running import Run
 from experiments.tasks import Task, language_task
@@ -75,20 +75,17 @@ SETUP = (
 
 
 @dataclass(frozen=True)
-class GeneralisationConfig(TrainingConfig):
+class GeneralisationConfig(ScheduledConfig):
     """The fields shared by figures of test losses; learning_rate is the peak.
 
     Attributes:
       num_points: Points on a curve.
-      warmup_steps: Steps in which the learning rate rises from 0, linearly.
-      final_rate: Learning rate at the cosine's end, as a share of learning_rate.
       eval_every: Steps between two test losses.
       eval_batches: Held-out batches that a test loss is a mean of, the same for all members.
     """
 
     num_points: int = 16
     warmup_steps: int = 100
-    final_rate: float = 0.1
     eval_every: int = 100
     eval_batches: int = 200
 
@@ -107,13 +104,6 @@ class GeneralisationConfig(TrainingConfig):
                 f"eval_every must divide a third of num_steps={self.num_steps}, got "
                 f"{self.eval_every}"
             )
-        if not 0 <= self.warmup_steps < self.num_steps:
-            raise ValueError(
-                f"warmup_steps must be from 0 to num_steps={self.num_steps} - 1, got "
-                f"{self.warmup_steps}"
-            )
-        if not 0 <= self.final_rate <= 1:
-            raise ValueError(f"final_rate must be from 0 to 1, got {self.final_rate}")
 
     @property
     def horizon_steps(self) -> tuple[int, int]:

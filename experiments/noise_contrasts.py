@@ -75,21 +75,23 @@ def larger(run: xr.Dataset) -> list[int]:
     return [k for k in run.k.values.tolist() if k >= LARGER]
 
 
-def contrast(run: xr.Dataset, weights: xr.DataArray) -> Estimate:
+def contrast(run: xr.Dataset, weights: xr.DataArray, sides: xr.DataArray | None = None) -> Estimate:
     """The weighted sum of test losses, its mean over seeds and the mean's 95% interval.
 
     Args:
       run: With `test` (condition, k, seed) and `rate_at_edge` (condition, k).
       weights: Over condition and k; what has no weight may have diverged.
+      sides: The same signs for all that was chosen from, if weights are of what was chosen.
     """
     used, at_edge = weights != 0, run.rate_at_edge
+    sides = weights if sides is None else sides
     if not used.any():
         return NOTHING
     sums = (weights * run.test.where(used, 0.0)).sum(["condition", "k"], skipna=False)
     value, low, high = mean_interval(sums).tolist()
-    if (at_edge & (weights > 0)).any():  # that loss may be lower
+    if (at_edge & (sides > 0)).any():  # that loss may be lower
         low = -math.inf
-    if (at_edge & (weights < 0)).any():
+    if (at_edge & (sides < 0)).any():
         high = math.inf
     return Estimate(value, low, high, sums.size)
 
@@ -97,17 +99,20 @@ def contrast(run: xr.Dataset, weights: xr.DataArray) -> Estimate:
 def gain(run: xr.Dataset, axis: str) -> Estimate:
     """Where there is most noise: the loss of the best of k = 1, 2 less that of the best larger k.
 
-    The best of each are chosen on the validation split, on the seeds that tune learning rates.
+    The best of each are chosen on the validation split, on the seeds that tune learning rates; one
+    that was not chosen may be the best where its learning rate is at an end of its grid.
     """
-    weights = _no_weights(run)
+    weights, sides = _no_weights(run), _no_weights(run)
     noisiest = along(run, axis)[-1]
     for ks, sign in ((SMALLER, 1.0), (larger(run), -1.0)):
-        tuned = run.tuned_validation.isel(condition=noisiest).sel(k=run.k.isin(list(ks)))
+        group = run.k.isin(list(ks))
+        tuned = run.tuned_validation.isel(condition=noisiest).sel(k=group)
         if not tuned.size:
             return NOTHING
         best = tuned.k.values[tuned.values.argmin()].item()
         weights[noisiest, _place(run, best)] = sign
-    return contrast(run, weights)
+        sides[noisiest, group.values] = sign
+    return contrast(run, weights, sides)
 
 
 def trend(run: xr.Dataset, axis: str, ks: Sequence[int]) -> Estimate:

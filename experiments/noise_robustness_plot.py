@@ -17,7 +17,6 @@ KINDS = {
 }
 """What a kind of noise is called, and what its axis counts."""
 DODGE = 0.08
-RING = dict(marker="o", linestyle="none", markersize=11, fillstyle="none", markeredgewidth=0.8)
 
 
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
@@ -40,7 +39,7 @@ def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
     ]
     if dataset.rate_at_edge.any():
         label = "learning rate at an end of its grid"
-        handles.append(lines.Line2D([], [], color="0.3", label=label, **RING))
+        handles.append(lines.Line2D([], [], color="0.3", label=label, **plotting.RING))
     canvas.legend(handles=handles, loc="outside upper center", ncols=len(handles))
     return {"": canvas, "rates": _rates(dataset)}
 
@@ -83,7 +82,7 @@ def _over_noise(panel: axes.Axes, data: xr.Dataset, axis: str, values: xr.DataAr
             capsize=2,
         )
         at_edge = data.rate_at_edge.sel(k=k).values[places]
-        panel.plot(x[at_edge], mean[at_edge], color=colour, **RING)
+        panel.plot(x[at_edge], mean[at_edge], color=colour, **plotting.RING)
     ticks = [f"{x:g}" for x in data[axis].values[places]]
     panel.set_xticks(range(len(places)), ticks)
     panel.set_xlim(-0.5, len(places) - 0.5)

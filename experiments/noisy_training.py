@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 
 from experiments.data import Corpus, sample_batch
-from experiments.tasks import Task, check_corpus
+from experiments.tasks import Task, check_corpus, heldout_halves
 from experiments.train import train_member
 from models.functional import functional
 from models.nanogpt import next_token_loss
@@ -94,7 +94,7 @@ def ngram_task(
     >>> [round(float(share), 1) for share in changed.mean(0)]
     [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.5]
     """
-    corpus = check_corpus(corpus, model.vocab_size, model.context)
+    corpus = check_corpus(corpus, model)
     init, apply = functional(lambda rngs: NGram(model, rngs=rngs))
 
     def crops(tokens, key):
@@ -144,9 +144,7 @@ def noisy_trial(
       mean losses at the end, `validation` and `test`. Members of one seed see the same crops at any
       noise, and the same noise for any optimizer.
     """
-    corpus = check_corpus(corpus, model.vocab_size, model.context, heldout_parts=2)
-    middle = len(corpus.tokens_heldout) // 2
-    halves = corpus.tokens_heldout[:middle], corpus.tokens_heldout[middle:]
+    halves = heldout_halves(corpus, model)
 
     def fn(member):
         task = ngram_task(model, corpus, batch, member["label_noise"])

@@ -5,7 +5,7 @@ import xarray as xr
 from matplotlib import axes, figure, lines
 
 from experiments import plotting
-from experiments.strategy_comparison_plot import RING, STRATEGIES
+from experiments.strategy_comparison_plot import STRATEGIES
 
 OPTIMIZERS = {
     "adamw": ("AdamW", "tab:red", "*"),
@@ -30,8 +30,7 @@ def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
     data = dataset.isel(arm=order)
     height = 0.21 * data.sizes["arm"] + 1
     canvas, grid = plotting.canvas(5.6, 2 * height, nrows=2, sharey=True)
-    for letter, panel, draw in zip("ab", grid, (_gains, _tests), strict=True):
-        panel.set_title(f"({letter}) {draw(panel, data)}", loc="left")
+    plotting.draw_panels(grid, data, (_gains, _tests))
     marks = [
         lines.Line2D([], [], color="0.3", marker="o", linestyle="none", label=text, **style)
         for text, style in (
@@ -40,14 +39,15 @@ def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
         )
     ]
     if data.rate_at_edge.any():
-        marks.append(lines.Line2D([], [], color="0.3", label="η at an end of its range", **RING))
+        marks.append(
+            lines.Line2D([], [], color="0.3", label="η at an end of its range", **plotting.RING)
+        )
     canvas.legend(handles=marks, loc="outside upper center", ncols=len(marks))
     return {"": canvas, "rates": _rates(dataset)}
 
 
-def _style(arm: xr.Dataset) -> tuple[str, str, str]:
-    """Label, colour and marker of one arm."""
-    name = arm.arm.item()
+def style(name: str) -> tuple[str, str, str]:
+    """Label, colour and marker of one arm, an optimizer or a strategy and k."""
     if name in OPTIMIZERS:
         return OPTIMIZERS[name]
     strategy, _, k = name.rpartition("_")
@@ -59,7 +59,7 @@ def _each(data: xr.Dataset):
     """Arms one by one, with their styles."""
     for place in range(data.sizes["arm"]):
         arm = data.isel(arm=place)
-        yield place, arm, *_style(arm)
+        yield place, arm, *style(arm.arm.item())
 
 
 def _rows(panel: axes.Axes, data: xr.Dataset) -> None:
@@ -68,19 +68,17 @@ def _rows(panel: axes.Axes, data: xr.Dataset) -> None:
         label + (" (picked)" if arm.optimizer.item() == "kadam" and arm.picked else "")
         for _, arm, label, *_ in _each(data)
     ]
-    panel.set_yticks(range(len(names)), names, fontsize=8)
-    panel.set_ylim(len(names) - 0.4, -0.6)
+    plotting.label_rows(panel, names, fontsize=8)
     panel.grid(axis="x", linewidth=0.3)
 
 
 def _gains(panel: axes.Axes, data: xr.Dataset) -> str:
     for row, arm, _, colour, marker in _each(data):
-        gain, low, high = arm.gain.values
         is_adamw = arm.arm.item() == "adamw"
-        panel.errorbar(
-            gain,
+        plotting.horizontal_interval(
+            panel,
             row,
-            xerr=np.maximum(0, [[gain - low], [high - gain]]),
+            arm.gain.values,
             fmt=marker,
             color=colour,
             fillstyle="full" if is_adamw or arm.p_value < LEVEL else "none",
@@ -88,7 +86,7 @@ def _gains(panel: axes.Axes, data: xr.Dataset) -> str:
             capsize=2,
         )
         if arm.rate_at_edge:
-            panel.plot(gain, row, color=colour, **RING)
+            panel.plot(arm.gain[0], row, color=colour, **plotting.RING)
     panel.axvline(0, color=OPTIMIZERS["adamw"][1], linestyle=":", linewidth=0.8)
     panel.set_xscale("symlog", linthresh=LINEAR)
     panel.set_xticks([sign * size for size in TICKS for sign in (-1, 1)] + [0])
@@ -145,7 +143,7 @@ def _losses_by_rate(panel: axes.Axes, data: xr.Dataset, *, settings: bool) -> No
         )
         panel.plot(arm.rate[at], loss[at], marker, color=colour, markersize=6)
         if arm.rate_at_edge:
-            panel.plot(arm.rate[at], loss[at], color=colour, **RING)
+            panel.plot(arm.rate[at], loss[at], color=colour, **plotting.RING)
         chosen.append(loss[at].item())
     panel.set(xscale="log", xlabel="learning rate η", ylabel="validation loss (nats per token)")
     if np.isfinite(chosen).any():

@@ -6,6 +6,7 @@ import xarray as xr
 from experiments.intervals import END_LABEL, ENDS, mean_interval
 from experiments.paired_statistics import holm, paired_interval, paired_p_value
 from experiments.results import labelled
+from experiments.tuning import lowest
 
 ADAMW = "adamw"
 
@@ -45,10 +46,10 @@ def analyse(data: xr.Dataset) -> xr.Dataset:
 
 def _best_of_each(loss: xr.DataArray, optimizer: xr.DataArray) -> np.ndarray:
     """Whether an arm is its optimizer's with the lowest loss."""
-    order, best = np.where(np.isfinite(loss), loss, np.inf), np.zeros(loss.size, bool)
+    best = np.zeros(loss.size, bool)
     for name in set(optimizer.values):
         places = np.flatnonzero(optimizer.values == name)
-        best[places[order[places].argmin()]] = True
+        best[places[lowest(loss[places])]] = True
     return best
 
 

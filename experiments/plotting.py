@@ -1,5 +1,6 @@
 """The look that figures share: one style, one colour scale for C, PNG and SVG on disk."""
 
+import string
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,12 @@ STABILITY_COLOURS = "viridis_r"
 """Its lightness falls steadily with C, so it reads in grey: dark is stable, as in the paper."""
 
 
+RING: Mapping[str, Any] = dict(
+    marker="o", linestyle="none", markersize=11, fillstyle="none", markeredgewidth=0.8
+)
+"""Around what was chosen at an end of its range: beyond it there may be a better one."""
+
+
 def stability_norm(lowest: float, highest: float, linear: float = 1.0) -> SymLogNorm:
     """Colours for C from `lowest` to `highest`: linear within ±`linear`, logarithmic outside."""
     return SymLogNorm(linthresh=linear, vmin=lowest, vmax=highest)
@@ -48,7 +55,8 @@ def canvas(width: float, height: float, **subplots: Any) -> tuple[Figure, Any]:
 
 def draw_panels(grid: Any, dataset: xr.Dataset, panels: Sequence[Draw]) -> None:
     """Draws each of `panels` on its axes in `grid`, and sets its title behind a letter."""
-    for letter, axes, draw in zip("abcdef", grid.flat, panels, strict=True):
+    for place, (axes, draw) in enumerate(zip(grid.flat, panels, strict=True)):
+        letter = string.ascii_lowercase[place]
         axes.set_title(f"({letter}) {draw(axes, dataset)}", loc="left")
 
 
@@ -56,6 +64,18 @@ def band(axes: Axes, x: ArrayLike, low: ArrayLike, middle: ArrayLike, high: Arra
     """A line and the range that it is in the middle of, in the line's colour."""
     axes.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
     axes.plot(x, middle, **style)
+
+
+def horizontal_interval(axes: Axes, row: float, interval: ArrayLike, **style: Any) -> None:
+    """(mean, low, high) along a row; a bootstrap's ends need not lie around the mean."""
+    mean, low, high = np.asarray(interval, float)
+    axes.errorbar(mean, row, xerr=np.maximum(0, [[mean - low], [high - mean]]), **style)
+
+
+def label_rows(axes: Axes, names: Sequence[str], **style: Any) -> None:
+    """A row for each name from 0 on, the first one on top."""
+    axes.set_yticks(range(len(names)), names, **style)
+    axes.set_ylim(len(names) - 0.4, -0.6)
 
 
 def legend_above(axes: Axes, share: float, **options: Any) -> None:
@@ -73,7 +93,7 @@ def set_heights(axes: Axes, low: ArrayLike, high: ArrayLike) -> None:
         axes.set_ylim(*ends)
 
 
-def _mend_empty_axes(figure: Figure) -> None:
+def mend_empty_axes(figure: Figure) -> None:
     """Gives logarithmic axes without data the ends that a logarithm needs."""
     for axes in figure.axes:
         for axis, ends in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
@@ -85,7 +105,7 @@ def save(figure: Figure, stem: Path) -> list[Path]:
     """Writes `<stem>.png` and `<stem>.svg` atomically and returns their paths."""
     paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg")]
     metadata = {"png": {}, "svg": {"Date": None}}
-    _mend_empty_axes(figure)
+    mend_empty_axes(figure)
     for path in paths:
         with atomic(path) as temporary, matplotlib.rc_context(STYLE):
             figure.savefig(temporary, metadata=metadata[path.suffix[1:]])

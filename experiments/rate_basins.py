@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from scipy.interpolate import PchipInterpolator
 
 from experiments.intervals import mean_interval
+from experiments.tuning import lowest
 
 
 class Basin(NamedTuple):
@@ -104,11 +105,6 @@ def loss_at(rates: ArrayLike, losses: ArrayLike, rate: float) -> float:
     if len(stretch) < 2 or not rates[stretch[0]] <= rate <= rates[stretch[-1]]:
         return np.nan
     return float(_between(rates[stretch], losses[stretch])(np.log(rate)))
-
-
-def lowest(losses: np.ndarray) -> int:
-    """The place of the lowest loss; that of a diverged run only if all are."""
-    return int(np.where(np.isfinite(losses), losses, np.inf).argmin())
 
 
 def _between(rates: np.ndarray, losses: np.ndarray) -> PchipInterpolator:

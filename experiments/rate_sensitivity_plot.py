@@ -6,22 +6,8 @@ from matplotlib import axes, figure, ticker
 
 from experiments import plotting
 from experiments.intervals import mean_interval
+from experiments.optimizer_comparison_plot import OPTIMIZERS, style
 
-STYLES = {
-    "adamw": ("AdamW", "tab:red", "*"),
-    "nadamw": ("NAdamW", "tab:pink", "P"),
-    "rmsprop": ("RMSprop", "tab:brown", "X"),
-    "lion": ("Lion", "tab:olive", "v"),
-    "muon": ("Muon", "tab:purple", "D"),
-    "schedule_free_adamw": ("Schedule-free", "tab:gray", "h"),
-    "inverse_exp_2": ("2-Adam, inverse exp", "tab:blue", "o"),
-    "exp_2": ("2-Adam, exp", "tab:orange", "s"),
-    "scaled_2": ("2-Adam, scaled", "tab:green", "^"),
-    "naive_2": ("2-Adam, naive", "tab:cyan", "<"),
-    "root_2": ("2-Adam, root", "black", ">"),
-}
-"""Label, colour and marker."""
-RING = dict(marker="o", linestyle="none", markersize=13, fillstyle="none", markeredgewidth=0.8)
 SHOWN = 1.0
 """Nats above the lowest mean loss that are drawn."""
 PREDICTIONS = {
@@ -38,10 +24,7 @@ PRICES = {
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
     """Losses over learning rates, widths of basins, ratios to AdamW's rate, what rates cost."""
     canvas, grid = plotting.canvas(11, 8, nrows=2, ncols=2)
-    for letter, panel, draw in zip(
-        "abcd", grid.flat, (_losses, _widths, _ratios, _prices), strict=True
-    ):
-        panel.set_title(f"({letter}) {draw(panel, dataset)}", loc="left")
+    plotting.draw_panels(grid, dataset, (_losses, _widths, _ratios, _prices))
     handles, labels = grid[0, 0].get_legend_handles_labels()
     canvas.legend(handles, labels, loc="outside upper center", ncols=-(-len(labels) // 2))
     return {"": canvas}
@@ -49,7 +32,7 @@ def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
 
 def _losses(panel: axes.Axes, data: xr.Dataset) -> str:
     for arm in data.arm.values.tolist():
-        name, colour, marker = STYLES[arm]
+        name, colour, marker = style(arm)
         at = data.sel(arm=arm)
         mean = at.validation.mean("seed", skipna=False)
         plotting.band(
@@ -68,7 +51,7 @@ def _losses(panel: axes.Axes, data: xr.Dataset) -> str:
         height = np.interp(np.log(best), np.log(at.rate), mean)
         panel.plot(best, height, marker, color=colour, markersize=8, zorder=3)
         if at.rate_at_lowest | at.rate_at_highest:
-            panel.plot(best, height, color=colour, **RING)
+            panel.plot(best, height, color=colour, **plotting.RING)
     panel.set(xlabel="learning rate η", ylabel="validation loss (nat/token)")
     lowest = data.validation.mean("seed", skipna=False).min()
     if np.isfinite(lowest):
@@ -81,7 +64,7 @@ def _widths(panel: axes.Axes, data: xr.Dataset) -> str:
     arms = data.arm.values.tolist()
     for row, arm in enumerate(arms):
         at = data.sel(arm=arm)
-        _dots(panel, row, at.width, mean_interval(at.width), *STYLES[arm][1:])
+        _dots(panel, row, at.width, mean_interval(at.width), *style(arm)[1:])
         if at.basin_open:
             panel.plot(at.width.max(), row + 0.3, ">", color="black", markersize=4)
     _rows(panel, arms)
@@ -93,17 +76,17 @@ def _ratios(panel: axes.Axes, data: xr.Dataset) -> str:
     arms = data.arm.values[1:].tolist()
     for row, arm in enumerate(arms):
         at = data.sel(arm=arm)
-        _dots(panel, row, at.ratio, at.mean_ratio.values, *STYLES[arm][1:])
+        _dots(panel, row, at.ratio, at.mean_ratio.values, *style(arm)[1:])
         value, low, high = at.mean_ratio.values
         if np.isfinite(value):
             text = f"{value:.2g} [{low:.2g}, {high:.2g}]"
             panel.text(value, row - 0.2, text, ha="center", va="bottom", fontsize=7)
         if at.rate_at_lowest | at.rate_at_highest:
-            panel.plot(value, row, color=STYLES[arm][1], **RING)
+            panel.plot(value, row, color=style(arm)[1], **plotting.RING)
     rows = [arms.index(switch) + 0.3 for switch in data.switch.values]
     for variable, (name, marker) in PREDICTIONS.items():
         panel.plot(data[variable], rows, marker, color="black", label=name)
-    panel.axvline(1, color=STYLES["adamw"][1], linestyle=":", linewidth=0.8)
+    panel.axvline(1, color=OPTIMIZERS["adamw"][1], linestyle=":", linewidth=0.8)
     if np.isfinite(data.ratio).any():  # else nothing could be on a logarithmic axis
         panel.set_xscale("log")
         panel.xaxis.set_major_formatter("{x:g}")
@@ -119,7 +102,7 @@ def _prices(panel: axes.Axes, data: xr.Dataset) -> str:
         for row, switch in enumerate(data.switch.values.tolist()):
             values = data[variable].sel(switch=switch)
             height = row + 0.25 * (place - 1)
-            _dots(panel, height, values, mean_interval(values), STYLES[switch][1], marker)
+            _dots(panel, height, values, mean_interval(values), style(switch)[1], marker)
         panel.plot([], [], marker, color="0.3", label=name)
     panel.axvline(0, color="0.5", linestyle=":", linewidth=0.8)
     _rows(panel, data.switch.values.tolist())
@@ -131,19 +114,11 @@ def _prices(panel: axes.Axes, data: xr.Dataset) -> str:
 def _dots(panel, height, values, interval, colour, marker) -> None:
     """Seeds, and their mean with its interval."""
     panel.plot(values, np.full(len(values), height), ".", color=colour, alpha=0.4, markersize=4)
-    mean, low, high = interval
-    panel.errorbar(
-        mean,
-        height,
-        xerr=[[mean - low], [high - mean]],
-        fmt=marker,
-        color=colour,
-        markersize=6,
-        capsize=2,
+    plotting.horizontal_interval(
+        panel, height, interval, fmt=marker, color=colour, markersize=6, capsize=2
     )
 
 
 def _rows(panel: axes.Axes, arms: list[str]) -> None:
     """One row for each arm, the first one on top."""
-    panel.set_yticks(range(len(arms)), [STYLES[arm][0] for arm in arms])
-    panel.set_ylim(len(arms) - 0.4, -0.6)
+    plotting.label_rows(panel, [style(arm)[0] for arm in arms])

@@ -16,6 +16,7 @@ import xarray as xr
 from jax.typing import ArrayLike
 from scipy import stats
 
+from experiments.config import check_rising
 from experiments.intervals import END_LABEL, ENDS
 from experiments.results import labelled
 from experiments.running import Run
@@ -59,9 +60,7 @@ class ComparisonConfig:
         for name in ("b1", "b2"):
             if not 0 < getattr(self, name) < 1:
                 raise ValueError(f"{name} must be between 0 and 1, got {getattr(self, name)}")
-        rates = list(self.rates)
-        if len(rates) < 2 or rates != sorted(set(rates)) or rates[0] <= 0:
-            raise ValueError(f"rates must be two or more that increase from above 0, got {rates}")
+        check_rising(rates=self.rates)
         if not self.weight_decays or min(self.weight_decays) < 0:
             raise ValueError(
                 f"weight_decays must be numbers that are not negative, got {self.weight_decays}"

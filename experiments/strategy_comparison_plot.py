@@ -1,5 +1,7 @@
 """How k-Adam's strategies are drawn beside each other."""
 
+from functools import partial
+
 import numpy as np
 import xarray as xr
 from matplotlib import axes, figure, lines, ticker
@@ -23,24 +25,15 @@ DECAYS = {"decoupled": "-", "coupled": "--"}
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
     """Tests by k, what the paper shows, gains over Adam; then losses by learning rate."""
     canvas, grid = plotting.canvas(10.6, 8.2, nrows=2, ncols=2)
-    titles = (
-        _tests(grid[0, 0], dataset, zoomed=True),
-        _tests(grid[0, 1], dataset, zoomed=False),
-        _swept(grid[1, 0], dataset),
-        _gains(grid[1, 1], dataset),
-    )
-    for letter, panel, title in zip("abcd", grid.flat, titles, strict=True):
-        panel.set_title(f"({letter}) {title}", loc="left")
+    panels = (partial(_tests, zoomed=True), partial(_tests, zoomed=False), _swept, _gains)
+    plotting.draw_panels(grid, dataset, panels)
     handles = [_handle(ADAM)] + [_handle(style, "-") for style in STRATEGIES.values()]
-    ring = lines.Line2D([], [], color="0.3", label="η at an end of the sweep", **RING)
+    ring = lines.Line2D([], [], color="0.3", label="η at an end of the sweep", **plotting.RING)
     handles += [ring] if dataset.rate_at_edge.any() else []
     canvas.legend(handles=handles, loc="outside upper center", ncols=len(handles))
     if "note" in dataset.attrs:
         canvas.supxlabel(dataset.attrs["note"], fontsize=8)
     return {"": canvas, "rates": _rates(dataset)}
-
-
-RING = dict(marker="o", linestyle="none", markersize=11, fillstyle="none", markeredgewidth=0.8)
 
 
 def _handle(style: tuple[str, str, str], linestyle: str = "none") -> lines.Line2D:
@@ -78,11 +71,11 @@ def _tests(panel: axes.Axes, data: xr.Dataset, *, zoomed: bool) -> str:
             linewidth=0.9,
         )
         at_edge = line.rate_at_edge & (line.k > 1)
-        panel.plot(x[at_edge], mean[at_edge], color=colour, **RING)
+        panel.plot(x[at_edge], mean[at_edge], color=colour, **plotting.RING)
     adam = data.sel(arm="adam")
     mean, low, high = adam.mean_test.values
     if adam.rate_at_edge:
-        panel.plot(1, mean, color=ADAM[1], **RING)
+        panel.plot(1, mean, color=ADAM[1], **plotting.RING)
     panel.errorbar(
         1,
         mean,
@@ -145,18 +138,12 @@ def _gains(panel: axes.Axes, data: xr.Dataset) -> str:
     for place, (strategy, k) in enumerate(zip(arms.strategy.values, arms.k.values, strict=True)):
         name, colour, marker = STRATEGIES[strategy]
         names.append(f"{name}, k = {k}")
-        gain, low, high = arms.gain[place].values
-        panel.errorbar(
-            gain,
-            place,
-            xerr=[[gain - low], [high - gain]],
-            fmt=marker,
-            color=colour,
-            markersize=4,
-            capsize=2,
+        gain = arms.gain[place].values
+        plotting.horizontal_interval(
+            panel, place, gain, fmt=marker, color=colour, markersize=4, capsize=2
         )
         if arms.rate_at_edge[place]:
-            panel.plot(gain, place, color=colour, **RING)
+            panel.plot(gain[0], place, color=colour, **plotting.RING)
     panel.axvline(0, color=ADAM[1], linestyle=":", linewidth=0.8)
     panel.set_yticks(range(len(names)), names, fontsize=7)
     panel.set_xscale("symlog", linthresh=_linear_range(arms.gain))

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from experiments.config import ConfigError
@@ -16,6 +17,7 @@ from experiments.data import Corpus, sample_batch
 from models.cnn import CNN, CNNConfig
 from models.functional import functional
 from models.nanogpt import GPTConfig, NanoGPT, next_token_loss
+from models.ngram import NGramConfig
 
 
 class Task(NamedTuple):
@@ -118,14 +120,13 @@ def _cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
 
 
 def check_corpus(
-    corpus: Corpus | None, vocab_size: int, context: int, *, heldout_parts: int = 1
+    corpus: Corpus | None, model: GPTConfig | NGramConfig, *, heldout_parts: int = 1
 ) -> Corpus:
     """The corpus, if a model can be trained on it.
 
     Args:
       corpus: From a configuration; None where it names none.
-      vocab_size: Of the model.
-      context: Tokens of a crop, the last target aside.
+      model: Its context is the tokens of a crop, the last target aside.
       heldout_parts: How many splits the held-out text is divided into.
 
     Returns:
@@ -137,17 +138,29 @@ def check_corpus(
     """
     if corpus is None:
         raise ConfigError("corpus must be a corpus to train on, got None")
-    if vocab_size < corpus.vocab_size:
+    if model.vocab_size < corpus.vocab_size:
         raise ConfigError(
-            f"model.vocab_size={vocab_size} is below the corpus's {corpus.vocab_size} tokens"
+            f"model.vocab_size={model.vocab_size} is below the corpus's {corpus.vocab_size} tokens"
         )
     shortest = min(len(corpus.tokens_train), len(corpus.tokens_heldout) // heldout_parts)
-    if shortest <= context:
+    if shortest <= model.context:
         raise ConfigError(
-            f"model.context={context} needs {context + 1} tokens, but a split of the corpus has "
-            f"{shortest}"
+            f"model.context={model.context} needs {model.context + 1} tokens, but a split of the "
+            f"corpus has {shortest}"
         )
     return corpus
+
+
+def heldout_halves(
+    corpus: Corpus | None, model: GPTConfig | NGramConfig
+) -> tuple[np.ndarray, np.ndarray]:
+    """The held-out text's first half, for validation, and its second, for the test.
+
+    Raises:
+      ConfigError: As `check_corpus`, of each half.
+    """
+    tokens = check_corpus(corpus, model, heldout_parts=2).tokens_heldout
+    return tokens[: len(tokens) // 2], tokens[len(tokens) // 2 :]
 
 
 def language_task(model: GPTConfig, corpus: Corpus | None, batch: int) -> Task:
@@ -173,7 +186,7 @@ def language_task(model: GPTConfig, corpus: Corpus | None, batch: int) -> Task:
     >>> 5 < float(loss) < 6  # about ln 256
     True
     """
-    corpus = check_corpus(corpus, model.vocab_size, model.context)
+    corpus = check_corpus(corpus, model)
     problem = text_problem(model)
 
     def sampler(tokens):

@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from experiments.config import ConfigError
 from experiments.data import Corpus, sample_batch
 from experiments.data.images import Images
 from experiments.data.loading import Data
-from experiments.tasks import Task, check_corpus, image_problem, language_task
+from experiments.tasks import Task, heldout_halves, image_problem, language_task
 from experiments.train import train_member
 from models.cnn import CNNConfig
 from models.nanogpt import GPTConfig
@@ -49,7 +50,6 @@ def text_trial(
     batch: int,
     num_steps: int,
     eval_batches: int,
-    change: Callable[[Task], Task] = lambda task: task,
 ) -> Trial:
     """Trains nanoGPT; the first half of the held-out text is the validation split.
 
@@ -59,15 +59,12 @@ def text_trial(
       batch: Sequences in a batch, of training and of evaluation.
       num_steps: Optimizer steps.
       eval_batches: Batches of each split, drawn once.
-      change: What is done to the task before it is trained; not to its evaluation.
 
     Returns:
       The function, in nats per token; an example of its `test` is a batch.
     """
-    plain = language_task(model, corpus, batch)
-    task = change(plain)
-    heldout = check_corpus(corpus, model.vocab_size, model.context, heldout_parts=2).tokens_heldout
-    halves = heldout[: len(heldout) // 2], heldout[len(heldout) // 2 :]
+    task = language_task(model, corpus, batch)
+    halves = heldout_halves(corpus, model)
     keys = jax.random.split(jax.random.key(0), eval_batches)
 
     def trial(optimizer, seed, evaluated=lambda opt_state, params: params):
@@ -77,7 +74,7 @@ def text_trial(
         def losses(tokens):
             def loss(key):
                 examples = sample_batch(jnp.asarray(tokens), key, batch, model.context)
-                return plain.evaluate(params, result.state, examples)
+                return task.evaluate(params, result.state, examples)
 
             return jax.lax.map(loss, keys)
 
@@ -90,7 +87,7 @@ def text_trial(
 
 def image_trial(
     model: CNNConfig,
-    images: Data,
+    images: Data | None,
     *,
     batch: int,
     num_steps: int,
@@ -108,7 +105,12 @@ def image_trial(
     Returns:
       The function; an example of its `test` is an image, whose error is 0, or 100 where it is
       misclassified.
+
+    Raises:
+      ConfigError: If there are no images.
     """
+    if images is None:
+        raise ConfigError("images must be images to train on, got None")
     problem = image_problem(model)
     train = images.train
 

@@ -1,7 +1,26 @@
-"""A setting chosen by its held-out loss, never on the seed whose result is stated."""
+"""Settings chosen by their held-out losses; what is not finite is never better."""
 
 import numpy as np
 import xarray as xr
+from numpy.typing import ArrayLike
+
+
+def lowest(losses: ArrayLike, axis: int = -1) -> np.ndarray:
+    """Places of the lowest losses along an axis, the first of equals; what diverged comes last.
+
+    >>> lowest([[3.0, np.nan, 1.0], [np.inf, np.nan, np.inf]]).tolist()
+    [2, 0]
+    """
+    return np.where(np.isfinite(losses), losses, np.inf).argmin(axis)
+
+
+def lowest_few(losses: ArrayLike, num: int) -> np.ndarray:
+    """Places of the `num` lowest losses, the lowest first.
+
+    >>> lowest_few([3.0, np.nan, 1.0, 2.0], 2).tolist()
+    [2, 3]
+    """
+    return np.argsort(np.where(np.isfinite(losses), losses, np.inf), kind="stable")[:num]
 
 
 def best_on_other_seeds(loss: xr.DataArray, over: str) -> xr.DataArray:

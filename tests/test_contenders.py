@@ -1,7 +1,5 @@
 """experiments/contenders.py and experiments/trials.py."""
 
-import itertools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +13,7 @@ from experiments.paired_statistics import holm, paired_interval, paired_p_value
 from experiments.trials import text_trial
 from kadam_jax import kadam
 from models.nanogpt import GPTConfig
+from tests.scanning import jit_feed
 
 NUM_STEPS = 12
 MODEL = GPTConfig(vocab_size=256, context=8, num_layers=1, num_heads=2, width=8)
@@ -26,18 +25,15 @@ def member_of(name, **changes):
     return {"rate": 0.1, **CONTENDERS[name].usual, **changes}
 
 
-def run(optimizer, params=PARAMS, num_steps=NUM_STEPS):
+def run(optimizer, num_steps=NUM_STEPS):
     """Parameters and state after steps on fixed noise gradients."""
-    state = optimizer.init(params)
-    for step in range(num_steps):
-        keys = jax.random.split(jax.random.key(step), len(params))
-        grads = {
-            name: jax.random.normal(key, leaf.shape)
-            for key, (name, leaf) in zip(keys, params.items(), strict=True)
-        }
-        updates, state = optimizer.update(grads, state, params)
-        params = optax.apply_updates(params, updates)
-    return params, state
+    keys = jax.random.split(jax.random.key(0), len(PARAMS))
+    grads = {
+        name: jax.random.normal(key, (NUM_STEPS, *leaf.shape))[:num_steps]
+        for key, (name, leaf) in zip(keys, PARAMS.items(), strict=True)
+    }
+    params, _, states = jit_feed(optimizer, grads, PARAMS)
+    return jax.tree.map(lambda x: x[-1], (params, states))
 
 
 def ours(name, **changes):
@@ -65,7 +61,7 @@ def test_a_contender_is_the_optimizer_of_its_name(name):
     found, _ = run(ours(name))
     expected, _ = run(THEIRS[name](rate_of(name)))
     for leaf in PARAMS:
-        np.testing.assert_allclose(found[leaf], expected[leaf], rtol=1e-6)
+        np.testing.assert_allclose(found[leaf], expected[leaf], rtol=1e-5)
 
 
 def test_schedule_free_is_optax_own_and_measured_through_its_average():
@@ -97,11 +93,9 @@ def test_muons_heads_are_apart():
     optimizer = ours("muon")
 
     def update(tree):
-        grads = jax.tree.map(jnp.sin, tree)
-        state = optimizer.init(tree)
-        for _ in range(2):
-            updates, state = optimizer.update(grads, state, tree)
-        return updates
+        grads = jax.tree.map(lambda x: jnp.stack([jnp.sin(x)] * 2), tree)
+        _, updates, _ = jit_feed(optimizer, grads, tree)
+        return jax.tree.map(lambda x: x[-1], updates)
 
     together = update({"qkv": leaf})["qkv"]
     for name, part in update(apart).items():
@@ -115,11 +109,9 @@ def test_muons_updates_are_as_large_as_adams():
         optimizer = CONTENDERS[name].make(
             member_of(name, rate=1.0, weight_decay=0.0), lambda count: 1.0
         )
-        state = optimizer.init(params)
-        for step in range(8):
-            grads = {"up": jax.random.normal(jax.random.key(step), (16, 16))}
-            updates, state = optimizer.update(grads, state, params)
-        sizes.append(float(jnp.sqrt(jnp.mean(updates["up"] ** 2))))
+        grads = {"up": jax.random.normal(jax.random.key(0), (8, 16, 16))}
+        _, updates, _ = jit_feed(optimizer, grads, params)
+        sizes.append(float(jnp.sqrt(jnp.mean(updates["up"][-1] ** 2))))
     assert 0.5 < sizes[0] / sizes[1] < 2
 
 
@@ -130,23 +122,14 @@ def test_everything_of_a_member_may_be_traced(name):
 
     @jax.jit
     def fn(member):
-        optimizer = contender.make(member, shape)
+        params, state = run(contender.make(member, shape))
+        return contender.evaluated(state, params)["up"].sum()
 
-        def step(carry, n):
-            params, state = carry
-            grads = jax.tree.map(lambda x: jnp.sin(n + jnp.arange(x.size).reshape(x.shape)), params)
-            updates, state = optimizer.update(grads, state, params)
-            return (optax.apply_updates(params, updates), state), None
-
-        start = (PARAMS, optimizer.init(PARAMS))
-        (params, state), _ = jax.lax.scan(step, start, jnp.arange(NUM_STEPS))
-        return contender.evaluated(state, params)["up"]
-
-    ends = [fn(member_of(name, rate=rate)) for rate in (1e-3, 3e-2)]
-    ends.append(fn(member_of(name, rate=3e-2, b1=0.5, b2=0.9, weight_decay=0.5)))
-    assert np.isfinite(ends).all()
-    for first, second in itertools.pairwise(ends):
-        assert (first != second).any()
+    base = fn(member_of(name))
+    assert np.isfinite(base)
+    for change in ({"rate": 0.2}, {"b1": 0.5}, {"b2": 0.9}, {"weight_decay": 0.5}):
+        ignored = {"rmsprop": "b1", "muon": "b2"}.get(name)  # of a matrix
+        assert (fn(member_of(name, **change)) == base) == (ignored in change)
 
 
 def test_each_stage_may_have_its_own_decays():
@@ -164,19 +147,6 @@ def test_the_measured_parameters_are_what_evaluated_gives():
     trial = text_trial(MODEL, CORPUS, batch=2, num_steps=3, eval_batches=2)
     zeros = trial(optax.sgd(0.1), 0, lambda opt_state, params: jax.tree.map(jnp.zeros_like, params))
     np.testing.assert_allclose(zeros["test"], np.log(256), rtol=1e-5)
-
-
-def test_a_change_of_the_task_leaves_its_evaluation_alone():
-    def silent(task):
-        def loss(*arguments):
-            value, state = task.loss(*arguments)
-            return 0.0 * value, state
-
-        return task._replace(loss=loss)
-
-    trial = text_trial(MODEL, CORPUS, batch=2, num_steps=3, eval_batches=2, change=silent)
-    still = trial(optax.sgd(0.1), 0)
-    assert 5 < float(still["validation"]) < 6
 
 
 def test_paired_intervals_cover_the_mean():

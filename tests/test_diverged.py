@@ -33,6 +33,15 @@ class Diverged(Run):
         }
 
 
+COMPARISONS = {
+    "decay_search",
+    "noise_robustness",
+    "optimizer_comparison",
+    "rate_sensitivity",
+    "strategies_images",
+    "strategies_text",
+}
+"""Figures in which a diverged run is no evidence; elsewhere it may be an update that grew."""
 CASES = [(name, np.nan) for name in FIGURES] + [
     (name, np.inf) for name in ("max_update", "norm_dynamics", "strategies_text")
 ]
@@ -42,7 +51,6 @@ CASES = [(name, np.nan) for name in FIGURES] + [
 @pytest.mark.parametrize(("name", "bad"), CASES)
 def test_a_figure_of_diverged_members_is_judged_and_drawn(name, bad, tmp_path, monkeypatch):
     monkeypatch.setattr(Diverged, "bad", bad)
-    monkeypatch.setitem(plotting.STYLE, "savefig.dpi", 20)
     figure = FIGURES[name]
     config = figure.presets["smoke"]
     corpus = load_corpus(config.corpus) if isinstance(config, TrainingConfig) else None
@@ -52,8 +60,9 @@ def test_a_figure_of_diverged_members_is_judged_and_drawn(name, bad, tmp_path, m
     data = figure.compute(config, Diverged(corpus, None, ChunkStore(tmp_path), images=images))
     data.attrs["config"] = to_json(config)
     for claim in (claim for claim in CLAIMS if claim.figure == name):
-        assert judge(claim, data, figure.minimum).verdict == INCONCLUSIVE
-        judge(claim, data, {})
+        judged = judge(claim, data, {})
+        assert name not in COMPARISONS or judged.verdict == INCONCLUSIVE
     with matplotlib.rc_context(plotting.STYLE):
-        for suffix, canvas in figure.plot(data).items():
-            plotting.save(canvas, tmp_path / (suffix or "plain"))
+        for canvas in figure.plot(data).values():
+            plotting.mend_empty_axes(canvas)
+            canvas.draw_without_rendering()

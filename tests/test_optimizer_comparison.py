@@ -17,7 +17,7 @@ from experiments.intervals import mean_interval
 from experiments.judging import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, judge
 from experiments.optimizer_comparison_plot import plot
 from experiments.optimizer_gains import analyse
-from experiments.optimizer_grids import Grid
+from experiments.optimizer_grids import Grid, first_few
 from experiments.paired_statistics import paired_interval
 from experiments.results import ChunkStore
 from experiments.running import Run
@@ -127,20 +127,6 @@ def test_plots_are_drawn_from_the_dataset_alone_with_labelled_axes(data):
         canvas.draw_without_rendering()
 
 
-@pytest.mark.filterwarnings("error")
-def test_a_run_in_which_everything_diverged_is_drawn_and_decides_nothing(tmp_path):
-    config = dataclasses.replace(
-        SMALL, learning_rate=1e30, num_steps=3, optimizers=("adamw", "kadam")
-    )
-    data = computed(config, tmp_path)
-    assert data.test.isnull().all()
-    assert data.picked.sum() == 2
-    for canvas in plot(data).values():
-        canvas.draw_without_rendering()
-    for claim in CLAIMS:
-        assert judge(claim, data, {}).verdict == INCONCLUSIVE
-
-
 ADAM_ROWS = SMALL.grids.adamw.settings
 
 
@@ -162,7 +148,7 @@ ADAM_ROWS = SMALL.grids.adamw.settings
         ("final_rate", {"final_rate": 1.5}),
         ("learning_rate", {"learning_rate": 0.0}),
         ("num_seeds", {"num_seeds": 1}),
-        ("eval_batches", {"eval_batches": 1}),
+        ("eval_batches", {"eval_batches": 0}),
         ("num_tuning_seeds", {"num_tuning_seeds": 0}),
         ("eps", {"eps": 1e-8}),
     ],
@@ -304,6 +290,13 @@ def test_without_all_rivals_the_best_of_them_is_not_known():
     assert judgement.verdict == INCONCLUSIVE
     given = CASES["tuned-kadam-beats-tuned-adamw"][0]
     assert judged("tuned-kadam-beats-tuned-adamw", **given, config=config).verdict == SUPPORTED
+
+
+def test_without_all_ks_the_best_of_them_is_not_known():
+    config = dataclasses.replace(LAPTOP, ks=(2,), grids=first_few(LAPTOP.grids, 10, 5))
+    given = CASES["two-adam-is-the-best-kadam"][0]
+    judgement = judged("two-adam-is-the-best-kadam", **given, config=config)
+    assert judgement.verdict == INCONCLUSIVE
 
 
 def test_rivals_are_chosen_on_the_other_seeds():

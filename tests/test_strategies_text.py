@@ -39,11 +39,12 @@ def test_a_trial_is_judged_on_both_halves_of_the_heldout_text():
     found = jax.jit(lambda seed: trial(optimizer, seed))(3)
     task = language_task(CONFIG.model, CORPUS, CONFIG.batch)
     result = train_member(task, optimizer, seed=3, num_steps=CONFIG.num_steps)
+    evaluate = jax.jit(task.evaluate)
     middle = len(CORPUS.tokens_heldout) // 2
     halves = CORPUS.tokens_heldout[:middle], CORPUS.tokens_heldout[middle:]
     keys = jax.random.split(jax.random.key(0), CONFIG.eval_batches)
     validation, test = (
-        [task.evaluate(result.params, result.state, sample_batch(half, key, 2, 8)) for key in keys]
+        [evaluate(result.params, result.state, sample_batch(half, key, 2, 8)) for key in keys]
         for half in map(jax.numpy.asarray, halves)
     )
     np.testing.assert_allclose(found["test"], test, rtol=1e-5)

@@ -226,16 +226,6 @@ def test_plots_are_drawn_from_the_dataset_alone_with_labelled_axes(data):
         canvas.draw_without_rendering()
 
 
-def test_a_sweep_in_which_everything_diverged_is_drawn_and_decides_nothing(compared):
-    swept, fresh = (dataset * np.nan for dataset in compared)
-    data = analyse(CONFIG, swept, fresh, "test loss", "nat/token")
-    data.attrs["config"] = to_json(CONFIG)
-    for canvas in plot(data).values():
-        canvas.draw_without_rendering()
-    for claim in (claim for claim in CLAIMS if claim.figure == "strategies_text"):
-        assert judge(claim, data, {}).verdict == INCONCLUSIVE
-
-
 @pytest.mark.parametrize(
     "bad",
     [

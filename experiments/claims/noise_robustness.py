@@ -5,8 +5,10 @@ The paper found k = 2 to be the best and left it to others whether a larger k al
 
 import math
 
-from experiments.judging import NOTHING, Claim
-from experiments.noise_contrasts import AXES, gain, larger, reaches, trend
+import xarray as xr
+
+from experiments.judging import NOTHING, Claim, Estimate
+from experiments.noise_contrasts import AXES, SMALLER, gain, larger, reaches, trend
 
 NOISES = {
     "batch": (
@@ -30,6 +32,13 @@ NOISES = {
 }
 """The end of an id, and how statements say it."""
 
+
+def _gain(run: xr.Dataset, axis: str) -> Estimate:
+    """Over Adam and 2-Adam, if both were trained, and in noise enough."""
+    decides = reaches(run, axis) and {*SMALLER} <= {*run.k.values.tolist()}
+    return gain(run, axis) if decides else NOTHING
+
+
 CLAIMS: tuple[Claim, ...] = tuple(
     claim
     for axis, (name, where, most, growing) in NOISES.items()
@@ -42,7 +51,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
             quantity="test loss of the better of Adam and 2-Adam less that of the best k ≥ 3, nats "
             f"per token, {most}, each tuned there and picked on validation: mean over fresh seeds, "
             "95% interval by Student's t",
-            statistic=lambda run, axis=axis: gain(run, axis) if reaches(run, axis) else NOTHING,
+            statistic=lambda run, axis=axis: _gain(run, axis),
             accept=(0.0, math.inf),
             reason="What is beneficial has a lower loss than both that one would take otherwise.",
             correction="Adam or 2-Adam, tuned alike, has the lower loss there.",

@@ -6,7 +6,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import xarray as xr
 
-from experiments.config import LAPTOP_MODEL, SMOKE_MODEL, ConfigError, ImagesConfig, TrainingConfig
+from experiments.config import (
+    LAPTOP_MODEL,
+    SMOKE_MODEL,
+    ConfigError,
+    ContendersConfig,
+    ImagesConfig,
+    check_least,
+    check_rising,
+)
 from experiments.decay_analysis import analyse
 from experiments.decay_box import Box
 from experiments.decay_search_plot import plot
@@ -18,16 +26,13 @@ from models.cnn import CNNConfig
 
 
 @dataclass(frozen=True)
-class Config(ImagesConfig, TrainingConfig):
+class Config(ImagesConfig, ContendersConfig):
     """What is searched and trained: learning_rate is what all rates multiply; num_seeds are fresh.
 
-    Every optimizer has its own epsilon: eps stays as it is.
+    The schedule ends at the same share on both tasks.
 
     Attributes:
-      warmup_steps: Steps in which the learning rate rises from 0, linearly; a cosine follows.
-      final_rate: Learning rate at the cosine's end, as a share of the highest; on both tasks.
       weight_decay: Decoupled, of all members.
-      eval_batches: Batches of crops of each held-out split, the same for all members.
       highest_b1: The box's highest γ; the lowest is 0.
       b2: Its lowest and highest β.
       rates: Its lowest and highest learning rate, as multiples of learning_rate.
@@ -48,10 +53,7 @@ class Config(ImagesConfig, TrainingConfig):
     """
 
     num_seeds: int = 10
-    warmup_steps: int = 40
-    final_rate: float = 0.1
     weight_decay: float = 1e-2
-    eval_batches: int = 32
     highest_b1: float = 0.97
     b2: tuple[float, float] = (0.4, 0.9999)
     rates: tuple[float, float] = (0.1, 30.0)
@@ -88,18 +90,7 @@ class Config(ImagesConfig, TrainingConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.eps != TrainingConfig.eps:
-            raise ConfigError(f"eps has no effect, every optimizer has its own; got {self.eps}")
-        if not self.learning_rate > 0:
-            raise ConfigError(f"learning_rate must be above 0, got {self.learning_rate}")
-        if self.sobol_seed < 0:
-            raise ConfigError(f"sobol_seed must not be negative, got {self.sobol_seed}")
-        for name in ("num_seeds", "num_tuning"):
-            if getattr(self, name) < 2:
-                raise ConfigError(f"{name} must be at least 2, got {getattr(self, name)}")
-        for name in ("eval_batches", "second_batch", "second_steps"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        check_least(self, num_seeds=2, num_tuning=2, sobol_seed=0, second_batch=1, second_steps=1)
         for name in ("num_searched", "num_refined"):
             number = getattr(self, name)
             if number < 2 or number & (number - 1):
@@ -109,26 +100,22 @@ class Config(ImagesConfig, TrainingConfig):
                 f"num_finalists must be from 1 to num_searched={self.num_searched}, got "
                 f"{self.num_finalists}"
             )
-        for name in ("rates", "strategy_rates", "second_rates"):
-            rates = list(getattr(self, name))
-            if len(rates) < 2 or rates != sorted(set(rates)) or rates[0] <= 0:
-                raise ConfigError(
-                    f"{name} must be two or more that increase from above 0, got {rates}"
-                )
+        check_rising(
+            rates=self.rates, strategy_rates=self.strategy_rates, second_rates=self.second_rates
+        )
         if not 0 <= self.b2[0] < self.b2[1] < 1:
             raise ConfigError(f"b2 must be two that increase from 0 to below 1, got {self.b2}")
         for name in ("highest_b1", "refined_width"):
             if not 0 < getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be between 0 and 1, got {getattr(self, name)}")
-        for name in ("zero_share", "final_rate", "weight_decay"):
+        for name in ("zero_share", "weight_decay"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be from 0 to below 1, got {getattr(self, name)}")
-        for warmup, steps in (("warmup_steps", "num_steps"), ("second_warmup", "second_steps")):
-            if not 0 <= getattr(self, warmup) < getattr(self, steps):
-                raise ConfigError(
-                    f"{warmup} must be from 0 to below {steps}={getattr(self, steps)}, got "
-                    f"{getattr(self, warmup)}"
-                )
+        if not 0 <= self.second_warmup < self.second_steps:
+            raise ConfigError(
+                f"second_warmup must be from 0 to below second_steps={self.second_steps}, got "
+                f"{self.second_warmup}"
+            )
 
 
 def compute(config: Config, run: Run) -> xr.Dataset:
@@ -143,8 +130,6 @@ def compute(config: Config, run: Run) -> xr.Dataset:
     first = trainer(config, run, "text", text, config.num_steps, config.warmup_steps)
     if not config.confirmed:
         return analyse(config, stages(config, first, _untrained))
-    if run.images is None:
-        raise ValueError("run.images must be images to train on, got None")
     images = image_trial(
         config.second_model,
         run.images,

@@ -11,8 +11,8 @@ import numpy as np
 import optax
 import xarray as xr
 
-from experiments.config import TrainingConfig
-from experiments.contenders import USUAL, kadam_contender, schedule
+from experiments.config import ConfigError, ScheduledConfig, check_least
+from experiments.contenders import USUAL
 from experiments.figures import Figure
 from experiments.intervals import END_LABEL, ENDS, mean_interval
 from experiments.noise_contrasts import AXES, Condition, gain, larger, trend
@@ -27,7 +27,7 @@ from models.ngram import NGramConfig
 
 
 @dataclass(frozen=True)
-class Config(TrainingConfig):
+class Config(ScheduledConfig):
     """What is trained: `batch` without added noise is the plain condition.
 
     Attributes:
@@ -40,8 +40,6 @@ class Config(TrainingConfig):
       batch_sizes: Without any added noise.
       gradient_noises: Levels of noise in the gradients: its root mean square over theirs.
       label_noises: Shares of training labels that are replaced.
-      warmup_steps: Steps of linear warm-up, behind which the learning rate falls as a cosine.
-      final_rate: The cosine's end, as a share of its beginning.
       num_rates: Learning rates that each k is tuned over in each condition.
       rate_step: A learning rate over the one below.
       tuning_seeds: Seeds that learning rates are tuned with; the fresh ones are others.
@@ -58,8 +56,6 @@ class Config(TrainingConfig):
     batch_sizes: tuple[int, ...] = (8, 32, 128, 512)
     gradient_noises: tuple[float, ...] = (1.0, 3.0)
     label_noises: tuple[float, ...] = (0.1, 0.3)
-    warmup_steps: int = 40
-    final_rate: float = 0.1
     num_rates: int = 7
     rate_step: float = 2.0
     tuning_seeds: int = 3
@@ -68,7 +64,7 @@ class Config(TrainingConfig):
     def __post_init__(self):
         super().__post_init__()
         if self.ks != tuple(sorted(set(self.ks))) or self.ks[:1] != (1,) or len(self.ks) < 2:
-            raise ValueError(f"ks must be 1 and larger integers that increase, got {self.ks}")
+            raise ConfigError(f"ks must be 1 and larger integers that increase, got {self.ks}")
         for name, least, most in (
             ("batch_sizes", 0, np.inf),
             ("gradient_noises", 0, np.inf),
@@ -76,32 +72,16 @@ class Config(TrainingConfig):
         ):
             values = getattr(self, name)
             if values != tuple(sorted(set(values))) or not all(least < x < most for x in values):
-                raise ValueError(
+                raise ConfigError(
                     f"{name} must increase and be between {least} and {most}, got {values}"
                 )
         if self.batch not in self.batch_sizes:
-            raise ValueError(
+            raise ConfigError(
                 f"batch={self.batch} must be one of batch_sizes, got {self.batch_sizes}"
             )
-        for name, least in (
-            ("num_seeds", 2),
-            ("num_rates", 3),
-            ("tuning_seeds", 1),
-            ("eval_examples", 1),
-        ):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        if not 0 <= self.warmup_steps < self.num_steps:
-            raise ValueError(
-                f"warmup_steps must be from 0 to below num_steps={self.num_steps}, got "
-                f"{self.warmup_steps}"
-            )
-        if not 0 <= self.final_rate <= 1:
-            raise ValueError(f"final_rate must be between 0 and 1, got {self.final_rate}")
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate must be above 0, got {self.learning_rate}")
+        check_least(self, num_seeds=2, num_rates=3, tuning_seeds=1, eval_examples=1)
         if not 1 < self.rate_step < np.inf:
-            raise ValueError(f"rate_step must be above 1 and finite, got {self.rate_step}")
+            raise ConfigError(f"rate_step must be above 1 and finite, got {self.rate_step}")
 
     @property
     def seeds(self) -> range:
@@ -159,7 +139,9 @@ def compute(config: Config, run: Run) -> xr.Dataset:
 
 def _optimizer(config: Config, k: int, rate: jax.Array) -> optax.GradientTransformation:
     """k-Adam with that peak of its schedule."""
-    shape = schedule(kadam_contender(k), config.num_steps, config.warmup_steps, config.final_rate)
+    shape = optax.warmup_cosine_decay_schedule(
+        0.0, 1.0, config.warmup_steps, config.num_steps, config.final_rate
+    )
     return kadam(
         lambda count: rate * shape(count),
         k,

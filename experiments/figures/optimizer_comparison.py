@@ -11,7 +11,14 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from experiments.config import LAPTOP_MODEL, SMOKE_MODEL, ConfigError, TrainingConfig
+from experiments.config import (
+    LAPTOP_MODEL,
+    SMOKE_MODEL,
+    ConfigError,
+    ContendersConfig,
+    check_least,
+    check_rising,
+)
 from experiments.contenders import CONTENDERS, USUAL, schedule, strategy_decays
 from experiments.figures import Figure
 from experiments.optimizer_comparison_plot import plot
@@ -19,6 +26,7 @@ from experiments.optimizer_gains import ADAMW, analyse
 from experiments.optimizer_grids import Grid, Grids, Setting, first_few
 from experiments.running import Run
 from experiments.trials import Trial, text_trial
+from experiments.tuning import lowest
 from kadam_jax.members import grid
 from kadam_jax.strategies import STRATEGIES
 
@@ -39,20 +47,16 @@ class Arm(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Config(TrainingConfig):
+class Config(ContendersConfig):
     """What is trained: learning_rate is what the grids' rates multiply; num_seeds are fresh ones.
 
-    Every optimizer has its own epsilon: eps stays as it is.
+    Schedule-free AdamW has a constant learning rate in place of the cosine.
 
     Attributes:
       optimizers: Which are compared; "adamw" and "kadam" always are.
       ks: Numbers of stages of k-Adam, 2 or 3, each with every strategy.
       grids: What each optimizer is tuned over.
       num_tuning_seeds: Of every member of the tuning; the mean of their validation losses chooses.
-      warmup_steps: Of the linear warm-up from 0.
-      final_rate: Where the cosine after it ends, as a share of its beginning; Schedule-free AdamW
-        has a constant learning rate in its place.
-      eval_batches: Batches of crops of each held-out split, the same for all members.
     """
 
     chunk_size: int = 10
@@ -62,8 +66,6 @@ class Config(TrainingConfig):
     num_tuning_seeds: int = 2
     learning_rate: float = 1e-2
     num_seeds: int = 10
-    warmup_steps: int = 40
-    final_rate: float = 0.1
     eval_batches: int = 64
 
     @property
@@ -107,12 +109,7 @@ class Config(TrainingConfig):
         if not self.ks or not set(self.ks) <= {2, 3} or _repeats(self.ks):
             raise ConfigError(f"ks must be 2, 3 or both, got {self.ks}")
         for name in self.optimizers:
-            rates = list(self.grid(name).rates)
-            if len(rates) < 2 or rates != sorted(set(rates)) or rates[0] <= 0:
-                raise ConfigError(
-                    f"grids.{name}.rates must be two or more that increase from above 0, got "
-                    f"{rates}"
-                )
+            check_rising(**{f"grids.{name}.rates": self.grid(name).rates})
             for b1, b2, weight_decay in self.grid(name).settings:
                 if not (0 <= b1 < 1 and 0 <= b2 < 1 and weight_decay >= 0):
                     raise ConfigError(
@@ -134,20 +131,7 @@ class Config(TrainingConfig):
                 "grids must give every optimizer as many tuning members, rates x settings (k-Adam: "
                 f"strategies of all ks), got {found}"
             )
-        if not 0 <= self.warmup_steps < self.num_steps:
-            raise ConfigError(
-                f"warmup_steps must be from 0 to below num_steps={self.num_steps}, got "
-                f"{self.warmup_steps}"
-            )
-        if not self.learning_rate > 0:
-            raise ConfigError(f"learning_rate must be above 0, got {self.learning_rate}")
-        if not 0 <= self.final_rate <= 1:
-            raise ConfigError(f"final_rate must be between 0 and 1, got {self.final_rate}")
-        for name, least in (("num_seeds", 2), ("eval_batches", 2), ("num_tuning_seeds", 1)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        if self.eps != TrainingConfig.eps:
-            raise ConfigError(f"eps has no effect, every optimizer has its own; got {self.eps}")
+        check_least(self, num_seeds=2, num_tuning_seeds=1)
 
 
 def _repeats(items: tuple) -> bool:
@@ -218,9 +202,9 @@ def _columns(settings: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _lowest(validation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Places of each arm's lowest one along both other axes; what is not finite is never lower."""
-    order = np.where(np.isfinite(validation), validation, np.inf).reshape(len(validation), -1)
-    return np.unravel_index(order.argmin(1), validation.shape[1:])
+    """Places of each arm's lowest one along both other axes."""
+    flat = validation.reshape(len(validation), -1)
+    return np.unravel_index(lowest(flat), validation.shape[1:])
 
 
 FIGURE = Figure(

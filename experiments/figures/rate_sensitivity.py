@@ -12,7 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
-from experiments.config import LAPTOP_MODEL, SMOKE_MODEL, TrainingConfig
+from experiments.config import (
+    LAPTOP_MODEL,
+    SMOKE_MODEL,
+    ConfigError,
+    ContendersConfig,
+    check_least,
+)
 from experiments.contenders import CONTENDERS, USUAL, schedule, strategy_decays
 from experiments.figures import Figure
 from experiments.noise_response import noise_response
@@ -29,7 +35,7 @@ OPTIMIZERS = tuple(name for name in CONTENDERS if not name.startswith("kadam"))
 
 
 @dataclass(frozen=True)
-class Config(TrainingConfig):
+class Config(ContendersConfig):
     """What is trained: rates are learning_rate times powers of `factor`.
 
     Attributes:
@@ -39,9 +45,6 @@ class Config(TrainingConfig):
         strategy.
       num_rates: Rates of each.
       factor: Between one rate and the next.
-      warmup_steps: Over which the learning rate rises from 0.
-      final_rate: What the cosine ends at, as a share of its beginning.
-      eval_batches: Batches of crops of each held-out split, the same for all members.
       tolerance: Nats per token above the lowest loss that a basin includes.
       noise_steps: Steps on noise, the second half of which is measured.
       noise_entries: Entries of that gradient.
@@ -53,9 +56,6 @@ class Config(TrainingConfig):
     first_powers: tuple[int, ...] = (-1, -1, -2, -4, -2, -1, -2, -2, -2)
     num_rates: int = 7
     factor: float = 2.5
-    warmup_steps: int = 40
-    final_rate: float = 0.1
-    eval_batches: int = 32
     tolerance: float = 0.05
     noise_steps: int = 2000
     noise_entries: int = 4096
@@ -63,43 +63,25 @@ class Config(TrainingConfig):
     def __post_init__(self):
         super().__post_init__()
         if self.optimizers[:1] != (ADAMW,) or not set(self.optimizers) <= set(OPTIMIZERS):
-            raise ValueError(
+            raise ConfigError(
                 f"optimizers must be {ADAMW} and then others of {OPTIMIZERS}, got {self.optimizers}"
             )
         if not self.strategies or not set(self.strategies) <= set(STRATEGIES):
-            raise ValueError(
+            raise ConfigError(
                 f"strategies must be one or more of {tuple(STRATEGIES)}, got {self.strategies}"
             )
         for name in ("optimizers", "strategies"):
             if len(set(getattr(self, name))) < len(getattr(self, name)):
-                raise ValueError(f"{name} must differ, got {getattr(self, name)}")
+                raise ConfigError(f"{name} must differ, got {getattr(self, name)}")
         if len(self.first_powers) != len(self.optimizers) + len(self.strategies):
-            raise ValueError(
+            raise ConfigError(
                 "first_powers must be one for each of optimizers and strategies, got "
                 f"{len(self.first_powers)}"
             )
-        if self.num_rates < 3:
-            raise ValueError(f"num_rates must be at least 3, got {self.num_rates}")
-        if self.num_seeds < 2:
-            raise ValueError(
-                "num_seeds must be at least 2, rates are chosen on the other seeds, got "
-                f"{self.num_seeds}"
-            )
-        if not self.factor > 1 or not self.learning_rate > 0 or not self.tolerance > 0:
-            raise ValueError(
-                "factor must be above 1, learning_rate and tolerance above 0, got "
-                f"{self.factor}, {self.learning_rate} and {self.tolerance}"
-            )
-        if not 0 <= self.warmup_steps < self.num_steps:
-            raise ValueError(
-                f"warmup_steps must be from 0 to below num_steps={self.num_steps}, got "
-                f"{self.warmup_steps}"
-            )
-        if not 0 <= self.final_rate <= 1:
-            raise ValueError(f"final_rate must be between 0 and 1, got {self.final_rate}")
-        for name, least in (("eval_batches", 1), ("noise_steps", 2), ("noise_entries", 2)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        check_least(self, num_rates=3, num_seeds=2, noise_steps=2, noise_entries=2)
+        for name, above in (("factor", 1), ("tolerance", 0)):
+            if not getattr(self, name) > above:
+                raise ConfigError(f"{name} must be above {above}, got {getattr(self, name)}")
 
     @property
     def switches(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import xarray as xr
 
-from experiments.config import ImagesConfig
+from experiments.config import ImagesConfig, check_least
 from experiments.figures import Figure
 from experiments.running import Run
 from experiments.strategy_comparison import ADAM, ComparisonConfig, analyse, compare
@@ -43,9 +43,7 @@ class Config(ComparisonConfig, ImagesConfig):
 
     def __post_init__(self):
         self.check_comparison()
-        for name in ("batch", "num_steps", "chunk_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        check_least(self, batch=1, num_steps=1, chunk_size=1)
         if not 0 <= self.warmup_steps < self.num_steps:
             raise ValueError(
                 f"warmup_steps must be from 0 to num_steps={self.num_steps} - 1, got "
@@ -57,8 +55,6 @@ class Config(ComparisonConfig, ImagesConfig):
 
 def compute(config: Config, run: Run) -> xr.Dataset:
     """Sweeps over the grid and over fresh seeds for each k; then `analyse`."""
-    if run.images is None:
-        raise ValueError("run.images must be images to train on, got None")
     schedule = optax.warmup_cosine_decay_schedule(
         0.0, 1.0, config.warmup_steps, config.num_steps, config.final_rate
     )

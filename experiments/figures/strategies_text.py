@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import optax
 import xarray as xr
 
-from experiments.config import TrainingConfig
+from experiments.config import TrainingConfig, check_least
 from experiments.figures import Figure
 from experiments.running import Run
 from experiments.strategy_comparison import ComparisonConfig, analyse, compare
@@ -28,8 +28,7 @@ class Config(ComparisonConfig, TrainingConfig):
     def __post_init__(self):
         super().__post_init__()
         self.check_comparison()
-        if self.eval_batches < 2:
-            raise ValueError(f"eval_batches must be at least 2, got {self.eval_batches}")
+        check_least(self, eval_batches=2)
 
 
 def compute(config: Config, run: Run) -> xr.Dataset:

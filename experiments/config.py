@@ -24,6 +24,15 @@ accelerator and has the paper's own sizes."""
 LAPTOP_MODEL = GPTConfig(vocab_size=256, context=32, num_layers=1, num_heads=1, width=64)
 """One layer with a head of the paper's size; the smallest network that verdicts rest on."""
 SMOKE_MODEL = dataclasses.replace(LAPTOP_MODEL, context=16, width=16)
+LAPTOP_MINIMUM = {
+    "model.num_layers": 1,
+    "model.width": 64,
+    "model.context": 32,
+    "batch": 8,
+    "num_steps": 400,
+    "num_seeds": 5,
+}
+"""The least that verdicts of figures on text rest on."""
 
 
 class ConfigError(ValueError):

@@ -19,6 +19,8 @@ from kadam_jax.strategies import per_stage_decays
 
 Member = Mapping[str, ArrayLike]
 """`rate`, what the schedule is multiplied by, `b1`, `b2` and `weight_decay`."""
+ADAMW = "adamw"
+"""The optimizer that others are compared with."""
 USUAL = {"b1": 0.9, "b2": 0.999, "weight_decay": 1e-2}
 """What one starts from."""
 LOOKED_UP = {"embedding", "positions"}
@@ -122,7 +124,7 @@ def strategy_decays(k: int, strategy: str) -> dict[str, float]:
 
 
 CONTENDERS: Mapping[str, Contender] = {
-    "adamw": _from_table("adamw"),
+    ADAMW: _from_table(ADAMW),
     "nadamw": _from_table("nadamw"),
     "rmsprop": _from_table("rmsprop"),
     "lion": _from_table("lion", b2=0.99),

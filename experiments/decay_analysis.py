@@ -7,7 +7,8 @@ import numpy as np
 import xarray as xr
 from scipy import stats
 
-from experiments.decay_box import ADAMW, AXES, COORDINATES, KADAM, OUTER
+from experiments.contenders import ADAMW
+from experiments.decay_box import AXES, COORDINATES, KADAM, OUTER
 from experiments.decay_stages import SEARCHED
 from experiments.intervals import END_LABEL, ENDS
 from experiments.paired_statistics import paired_interval

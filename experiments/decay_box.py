@@ -10,7 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import qmc
 
-ADAMW, KADAM = "adamw", "kadam_2"
+from experiments.contenders import ADAMW
+
+KADAM = "kadam_2"
 COORDINATES = ("b1_1", "b2_1", "b1_2", "b2_2", "rate")
 """γ and β of the stages, and the learning rate."""
 AXES: Mapping[str, tuple[str, ...]] = {ADAMW: ("b1_1", "b2_1", "rate"), KADAM: COORDINATES}

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from experiments.contenders import CONTENDERS, schedule, strategy_decays
-from experiments.decay_box import ADAMW, AXES, COORDINATES, KADAM, around, at_edge, sobol
+from experiments.contenders import ADAMW, CONTENDERS, schedule, strategy_decays
+from experiments.decay_box import AXES, COORDINATES, KADAM, around, at_edge, sobol
 from experiments.running import Run
 from experiments.trials import Trial
 from experiments.tuning import lowest, lowest_few

@@ -15,8 +15,8 @@ import numpy as np
 import optax
 import xarray as xr
 
-from experiments.config import LAPTOP_MODEL, SMOKE_MODEL, ScheduledConfig
-from experiments.max_updates import LAPTOP_MINIMUM, stored_rms, theory
+from experiments.config import LAPTOP_MINIMUM, LAPTOP_MODEL, SMOKE_MODEL, ScheduledConfig
+from experiments.max_updates import stored_rms, theory
 from experiments.running import Run
 from experiments.tasks import Task, language_task
 from experiments.train import train_member

@@ -25,15 +25,6 @@ from kadam_jax.stability import (
     stability_coefficient,
 )
 
-LAPTOP_MINIMUM = {
-    "model.num_layers": 1,
-    "model.width": 64,
-    "model.context": 32,
-    "batch": 8,
-    "num_steps": 400,
-    "num_seeds": 5,
-}
-
 GROWING, FAST, JUST_BELOW = -0.0196, -0.029, -0.01
 """C up to which updates must have grown tenfold; up to which slopes must be within a tenth of the
 exact rate; from which (and below 0) growth would be "almost immediate"."""

@@ -3,12 +3,11 @@
 import numpy as np
 import xarray as xr
 
+from experiments.contenders import ADAMW
 from experiments.intervals import END_LABEL, ENDS, mean_interval
 from experiments.paired_statistics import holm, paired_interval, paired_p_value
 from experiments.results import labelled
 from experiments.tuning import lowest
-
-ADAMW = "adamw"
 
 
 def analyse(data: xr.Dataset) -> xr.Dataset:

@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from experiments.contenders import ADAMW
 from experiments.intervals import END_LABEL, ENDS, means_over_seeds
 from experiments.rate_basins import basin, loss_at, optimum, ratio_interval
 from experiments.results import labelled
 from experiments.tuning import best_on_other_seeds, lowest
-
-ADAMW = "adamw"
 
 
 def analyse(

@@ -46,7 +46,7 @@ SCALES = {
 """What the page opens with, by preset."""
 STATED = ("rules", "claims_commit", "git_commit", "command", "date", "wall_seconds", "device")
 """Attributes of a dataset that the page cannot do without."""
-COMMITTED = "committed with the code, not run here"
+WITH_THE_CODE = "committed with the code, not run here"
 GROUPS = {
     "hold": SUPPORTED,
     "hold with a correction": "corrected",
@@ -65,7 +65,7 @@ class Section:
     Attributes:
       place: The figure and where it lies.
       problem: Why there is no dataset, or "".
-      origin: One of `ORIGINS`, or `COMMITTED`.
+      origin: One of `ORIGINS`, or `WITH_THE_CODE`.
       attrs: The dataset's attributes.
       caption: With the configuration's values filled in.
       numbers: Label, value with its interval, units of every scalar in the dataset and of every
@@ -227,8 +227,8 @@ def _section(where: Place, origin: str) -> Section:
             caption = figure.caption.format_map(vars(settings(dataset)))
             operator.itemgetter(*STATED)(dataset.attrs)  # or a KeyError
             if where.shown == where.committed:
-                origin = COMMITTED
-            if origin == COMMITTED or not _is_drawn(where):
+                origin = WITH_THE_CODE
+            if origin == WITH_THE_CODE or not _is_drawn(where):
                 draw(where, dataset)
     except (FileNotFoundError, DamagedFile) as error:
         missing = tuple(Judgement(claim, NOTHING, INCONCLUSIVE, NOT_RUN) for claim in claims)

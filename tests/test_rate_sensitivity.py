@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from experiments.claims.rate_sensitivity import CLAIMS, TWO_ADAM
 from experiments.config import to_json
-from experiments.contenders import strategy_decays
+from experiments.contenders import ADAMW, strategy_decays
 from experiments.data import byte_corpus
 from experiments.figures.rate_sensitivity import FIGURE, Config, compute, plot
 from experiments.judging import INCONCLUSIVE, judge
 from experiments.noise_response import noise_response
 from experiments.rate_basins import basin, loss_at, optimum, ratio_interval
-from experiments.rate_optima import ADAMW, analyse
+from experiments.rate_optima import analyse
 from experiments.results import ChunkStore
 from experiments.running import Run
 from experiments.trials import text_trial

@@ -12,13 +12,13 @@ import numpy as np
 import xarray as xr
 from scipy import stats
 
+from experiments.contenders import ADAMW
 from experiments.judging import NOTHING, Claim, Estimate
 from experiments.paired_statistics import paired_interval
 from experiments.tuning import best_on_other_seeds
 from kadam_jax.strategies import STRATEGIES
 
 FIGURE = "optimizer_comparison"
-ADAMW = "adamw"
 RIVALS = (ADAMW, "nadamw", "rmsprop", "lion", "muon", "schedule_free_adamw")
 RECOMMENDED = "inverse_exp_2"
 """2-Adam under the strategy that the paper recommends."""

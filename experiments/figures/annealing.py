@@ -15,7 +15,7 @@ import optax
 import xarray as xr
 
 from experiments.annealing_plot import plot
-from experiments.config import LAPTOP_MODEL, SMOKE_MODEL
+from experiments.config import LAPTOP_MINIMUM, LAPTOP_MODEL, SMOKE_MODEL
 from experiments.figures import Figure
 from experiments.generalisation import GIVEN, GeneralisationConfig, losses, losses_member
 from experiments.generalisation import LABELS as LOSS_LABELS
@@ -23,7 +23,6 @@ from experiments.intervals import END_LABEL, ENDS, means_over_seeds
 from experiments.max_updates import (
     GROWING,
     LABELS,
-    LAPTOP_MINIMUM,
     growth_slopes,
     theory,
     train,

@@ -11,12 +11,11 @@ import numpy as np
 import xarray as xr
 
 from experiments.bounded_updates_plot import plot
-from experiments.config import LAPTOP_MODEL, SMOKE_MODEL, TrainingConfig
+from experiments.config import LAPTOP_MINIMUM, LAPTOP_MODEL, SMOKE_MODEL, TrainingConfig
 from experiments.figures import Figure
 from experiments.intervals import END_LABEL, ENDS, means_over_seeds
 from experiments.max_updates import (
     LABELS,
-    LAPTOP_MINIMUM,
     largest_ratio,
     log_bias_correction,
     theory,

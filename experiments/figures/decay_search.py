@@ -7,6 +7,7 @@ import numpy as np
 import xarray as xr
 
 from experiments.config import (
+    LAPTOP_MINIMUM,
     LAPTOP_MODEL,
     SMOKE_MODEL,
     ConfigError,
@@ -203,12 +204,7 @@ FIGURE = Figure(
     compute=compute,
     plot=plot,
     minimum={
-        "model.num_layers": 1,
-        "model.width": 64,
-        "model.context": 32,
-        "batch": 8,
-        "num_steps": 400,
-        "num_seeds": 5,
+        **LAPTOP_MINIMUM,
         "eval_batches": 32,
         "num_searched": 64,
         "num_refined": 64,

@@ -14,12 +14,11 @@ import xarray as xr
 from matplotlib import axes, figure, lines
 
 from experiments import plotting
-from experiments.config import LAPTOP_MODEL, SMOKE_MODEL, TrainingConfig
+from experiments.config import LAPTOP_MINIMUM, LAPTOP_MODEL, SMOKE_MODEL, TrainingConfig
 from experiments.figures import Figure
 from experiments.max_updates import (
     DISAGREE,
     LABELS,
-    LAPTOP_MINIMUM,
     growth_slopes,
     largest_ratio,
     log_bias_correction,

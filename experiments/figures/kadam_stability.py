@@ -14,7 +14,7 @@ import optax
 import xarray as xr
 from jax.typing import ArrayLike
 
-from experiments.config import LAPTOP_MODEL, SMOKE_MODEL, TrainingConfig
+from experiments.config import LAPTOP_MINIMUM, LAPTOP_MODEL, SMOKE_MODEL, TrainingConfig
 from experiments.figures import Figure
 from experiments.intervals import END_LABEL, ENDS, means_over_seeds
 from experiments.kadam_stability_plot import plot
@@ -22,7 +22,6 @@ from experiments.kadam_worst_cases import constructed_updates, last_stage_bounds
 from experiments.max_updates import (
     GROWING,
     LABELS,
-    LAPTOP_MINIMUM,
     growth_slopes,
     largest_ratio,
     theory,

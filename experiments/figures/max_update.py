@@ -12,7 +12,7 @@ import numpy as np
 import optax
 import xarray as xr
 
-from experiments.config import LAPTOP_MODEL, SMOKE_MODEL, TrainingConfig
+from experiments.config import LAPTOP_MINIMUM, LAPTOP_MODEL, SMOKE_MODEL, TrainingConfig
 from experiments.figures import Figure
 from experiments.max_update_plot import plot
 from experiments.max_updates import (
@@ -20,7 +20,6 @@ from experiments.max_updates import (
     GROWING,
     JUST_BELOW,
     LABELS,
-    LAPTOP_MINIMUM,
     fitted_relation,
     growth_slopes,
     largest_ratio,

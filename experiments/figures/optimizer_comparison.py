@@ -12,6 +12,7 @@ import numpy as np
 import xarray as xr
 
 from experiments.config import (
+    LAPTOP_MINIMUM,
     LAPTOP_MODEL,
     SMOKE_MODEL,
     ConfigError,
@@ -19,10 +20,10 @@ from experiments.config import (
     check_least,
     check_rising,
 )
-from experiments.contenders import CONTENDERS, USUAL, schedule, strategy_decays
+from experiments.contenders import ADAMW, CONTENDERS, USUAL, schedule, strategy_decays
 from experiments.figures import Figure
 from experiments.optimizer_comparison_plot import plot
-from experiments.optimizer_gains import ADAMW, analyse
+from experiments.optimizer_gains import analyse
 from experiments.optimizer_grids import Grid, Grids, Setting, first_few
 from experiments.running import Run
 from experiments.trials import Trial, text_trial
@@ -255,11 +256,7 @@ FIGURE = Figure(
     compute=compute,
     plot=plot,
     minimum={
-        "model.num_layers": 1,
-        "model.width": 64,
-        "model.context": 32,
-        "batch": 8,
-        "num_steps": 400,
+        **LAPTOP_MINIMUM,
         "num_seeds": 10,
         "eval_batches": 64,
     },

@@ -13,16 +13,17 @@ import numpy as np
 import xarray as xr
 
 from experiments.config import (
+    LAPTOP_MINIMUM,
     LAPTOP_MODEL,
     SMOKE_MODEL,
     ConfigError,
     ContendersConfig,
     check_least,
 )
-from experiments.contenders import CONTENDERS, USUAL, schedule, strategy_decays
+from experiments.contenders import ADAMW, CONTENDERS, USUAL, schedule, strategy_decays
 from experiments.figures import Figure
 from experiments.noise_response import noise_response
-from experiments.rate_optima import ADAMW, analyse
+from experiments.rate_optima import analyse
 from experiments.rate_sensitivity_plot import plot
 from experiments.running import Run
 from experiments.strategy_comparison import label
@@ -223,12 +224,7 @@ FIGURE = Figure(
     compute=compute,
     plot=plot,
     minimum={
-        "model.num_layers": 1,
-        "model.width": 64,
-        "model.context": 32,
-        "batch": 8,
-        "num_steps": 400,
-        "num_seeds": 5,
+        **LAPTOP_MINIMUM,
         "num_rates": 7,
         "eval_batches": 32,
         "noise_steps": 2000,

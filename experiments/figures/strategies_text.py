@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import optax
 import xarray as xr
 
-from experiments.config import TrainingConfig, check_least
+from experiments.config import LAPTOP_MINIMUM, TrainingConfig, check_least
 from experiments.figures import Figure
 from experiments.running import Run
 from experiments.strategy_comparison import ComparisonConfig, analyse, compare
@@ -86,12 +86,7 @@ FIGURE = Figure(
     compute=compute,
     plot=plot,
     minimum={
-        "model.num_layers": 1,
-        "model.width": 64,
-        "model.context": 32,
-        "batch": 8,
-        "num_steps": 400,
-        "num_seeds": 5,
+        **LAPTOP_MINIMUM,
         "eval_batches": 64,
     },
 )

@@ -7,6 +7,7 @@ is its line under `Attributes:`; `python -m experiments run NAME --help` prints 
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
 import operator
@@ -146,12 +147,22 @@ def check_least(config: FigureConfig, **least: float) -> None:
 
 
 def check_rising(**fields: Sequence[float]) -> None:
-    """Raises ConfigError unless every field has two or more numbers that rise from above 0."""
+    """Raises ConfigError unless every field has two or more finite numbers rising from above 0."""
     for name, values in fields.items():
-        if len(values) < 2 or list(values) != sorted(set(values)) or values[0] <= 0:
+        if len(values) < 2 or not rises(0, *values, math.inf):
             raise ConfigError(
-                f"{name} must be two or more that increase from above 0, got {list(values)}"
+                f"{name} must be two or more finite numbers that increase from above 0, got "
+                f"{list(values)}"
             )
+
+
+def rises(*values: float) -> bool:
+    """Whether every number is above the one before; beside NaN none is.
+
+    >>> rises(0, 1, 3), rises(0, 0), rises(0, float("nan"))
+    (True, False, False)
+    """
+    return all(low < high for low, high in itertools.pairwise(values))
 
 
 ConfigT = TypeVar("ConfigT")

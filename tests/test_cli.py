@@ -13,6 +13,7 @@ import pytest
 
 from experiments import __main__ as cli
 from experiments import figures, running
+from experiments.config import ConfigError, flatten, override, rises
 from experiments.results import read_dataset
 
 SMOKE = ("--preset", "smoke", "--set", "num_grid=10", "--set", "num_curve=10")
@@ -181,10 +182,13 @@ def test_reproduce_only_runs_those_and_reports_the_others_as_they_are(run, tmp_p
         (["run", "stability_plane", "--set", "num_grdi=3"], "num-grid"),
         (["run", "stability_plane", "--set", "num_grid=x"], "num-grid"),
         (["run", "stability_plane", "--set", "num_grid"], "field=value"),
-        (["run", "decay_search", "--set", "rates=1,nan"], "rates=1.0,nan: give finite"),
+        (
+            ["run", "decay_search", "--set", "rates=1,nan"],
+            "rates must be two or more finite numbers that increase from above 0, got [1.0, nan]",
+        ),
         (
             ["run", "optimizer_comparison", "--set", "grids.lion.rates=1,2,3,4,5,6,7,8,9,inf"],
-            "9.0,inf: give finite",
+            "grids.lion.rates must be two or more finite numbers",
         ),
         (["run", "rate_sensitivity", "--set", "tolerance=inf"], "tolerance=inf: give finite"),
         (["run", "stability_plane", "--preset", "huge"], "laptop"),
@@ -215,8 +219,33 @@ def test_bad_usage_is_2_with_a_remedy_and_leaves_nothing(
 ):
     monkeypatch.chdir(tmp_path)
     assert cli.main(arguments) == 2
-    assert message in capsys.readouterr().err
+    assert message in _unboxed(capsys.readouterr().err)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", sorted(figures.discover()))
+def test_every_number_of_a_figure_is_refused_where_it_is_none(name, capsys):
+    smoke = figures.discover()[name].presets["smoke"]
+    for field, value in flatten(smoke).items():
+        numbers = value if isinstance(value, tuple) else (value,)
+        if not any(isinstance(number, float) for number in numbers):
+            continue
+        # Before and behind the others: what compares by order alone, or by a set's, lets some pass.
+        for spoilt in {("nan", *map(str, numbers[1:])), (*map(str, numbers[:-1]), "nan")}:
+            with pytest.raises((ConfigError, SystemExit)):
+                override(smoke, [f"{field}={','.join(spoilt)}"])
+    capsys.readouterr()
+
+
+def test_numbers_rise_or_do_not_whatever_the_hash_of_nan():
+    for nan in (float("nan") for _ in range(100)):
+        for numbers in ((nan, 1.0), (1.0, nan), (1.0, nan, 2.0)):
+            assert not rises(*numbers)
+
+
+def _unboxed(message: str) -> str:
+    """A message without the frame and the line ends that a terminal's width puts into it."""
+    return " ".join(message.replace("│", " ").split())
 
 
 def test_a_report_of_nothing_is_1_and_writes_nothing(run, tmp_path):

@@ -15,7 +15,7 @@ import optax
 import xarray as xr
 
 from experiments.annealing_plot import plot
-from experiments.config import LAPTOP_MINIMUM, LAPTOP_MODEL, SMOKE_MODEL
+from experiments.config import LAPTOP_MINIMUM, LAPTOP_MODEL, SMOKE_MODEL, rises
 from experiments.figures import Figure
 from experiments.generalisation import GIVEN, GeneralisationConfig, losses, losses_member
 from experiments.generalisation import LABELS as LOSS_LABELS
@@ -57,7 +57,7 @@ class Config(GeneralisationConfig):
             raise ValueError(
                 f"num_points must be at most num_curve={self.num_curve}, got {self.num_points}"
             )
-        if not {0.0, 1.0} <= set(self.strengths) or list(self.strengths) != sorted(self.strengths):
+        if not {0.0, 1.0} <= set(self.strengths) or not rises(*self.strengths):
             raise ValueError(f"strengths must rise and contain 0 and 1, got {self.strengths}")
         if not 0 <= self.slope_first < self.slope_last - 1:
             raise ValueError(

@@ -11,7 +11,7 @@ import numpy as np
 import optax
 import xarray as xr
 
-from experiments.config import ConfigError, ScheduledConfig, check_least
+from experiments.config import ConfigError, ScheduledConfig, check_least, rises
 from experiments.contenders import USUAL
 from experiments.figures import Figure
 from experiments.intervals import END_LABEL, ENDS, mean_interval
@@ -63,7 +63,7 @@ class Config(ScheduledConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.ks != tuple(sorted(set(self.ks))) or self.ks[:1] != (1,) or len(self.ks) < 2:
+        if self.ks[:1] != (1,) or len(self.ks) < 2 or not rises(*self.ks):
             raise ConfigError(f"ks must be 1 and larger integers that increase, got {self.ks}")
         for name, least, most in (
             ("batch_sizes", 0, np.inf),
@@ -71,7 +71,7 @@ class Config(ScheduledConfig):
             ("label_noises", 0, 1),
         ):
             values = getattr(self, name)
-            if values != tuple(sorted(set(values))) or not all(least < x < most for x in values):
+            if not rises(least, *values, most):
                 raise ConfigError(
                     f"{name} must increase and be between {least} and {most}, got {values}"
                 )

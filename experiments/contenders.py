@@ -14,6 +14,7 @@ from jax.typing import ArrayLike
 from optax import contrib
 
 from experiments.optimizers import EPS, OPTAX_EPS, OPTIMIZERS
+from experiments.trials import Trial
 from kadam_jax.optimizer import scale_by_kadam
 from kadam_jax.strategies import per_stage_decays
 
@@ -136,6 +137,31 @@ CONTENDERS: Mapping[str, Contender] = {
     "kadam_3": kadam_contender(3),
 }
 """By name; k-Adam's strategies are members, since they differ in numbers alone."""
+
+
+def contender_trial(
+    name: str, trial: Trial, num_steps: int, warmup_steps: int, final_rate: float
+) -> Callable[[Member], dict[str, jax.Array]]:
+    """What trains one member of a contender and measures it.
+
+    Args:
+      name: Of `CONTENDERS`.
+      trial: Trains with an optimizer.
+      num_steps: Of `trial`.
+      warmup_steps: As in `schedule`.
+      final_rate: As in `schedule`.
+
+    Returns:
+      A function of a member, its `seed` included, that gives `validation` and `test`, means.
+    """
+    contender = CONTENDERS[name]
+    shape = schedule(contender, num_steps, warmup_steps, final_rate)
+
+    def fn(member):
+        found = trial(contender.make(member, shape), member["seed"], contender.evaluated)
+        return {"validation": found["validation"], "test": found["test"].mean()}
+
+    return fn
 
 
 def schedule(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from experiments.contenders import ADAMW, CONTENDERS, schedule, strategy_decays
+from experiments.contenders import ADAMW, contender_trial, strategy_decays
 from experiments.decay_box import AXES, COORDINATES, KADAM, around, at_edge, sobol
 from experiments.running import Run
 from experiments.trials import Trial
@@ -43,23 +43,15 @@ def trainer(
     Returns:
       The function.
     """
-
-    def member_function(name):
-        contender = CONTENDERS[name]
-        shape = schedule(contender, num_steps, warmup_steps, config.final_rate)
-
-        def fn(member):
-            member = {**member, "weight_decay": config.weight_decay}
-            result = trial(contender.make(member, shape), member["seed"], contender.evaluated)
-            return {"validation": result["validation"], "test": result["test"].mean()}
-
-        return fn
-
-    functions = {name: member_function(name) for name in AXES}
+    functions = {
+        name: contender_trial(name, trial, num_steps, warmup_steps, config.final_rate)
+        for name in AXES
+    }
 
     def train(stage, name, settings, seeds):
         columns = dict(zip(AXES[name], settings.T, strict=True))
         columns |= {"b1": columns["b1_1"], "b2": columns["b2_1"]}  # as one stage calls them
+        columns |= {"weight_decay": np.full(len(settings), config.weight_decay)}
         return run.sweep(
             f"{task}_{stage}_{name}",
             functions[name],

@@ -38,10 +38,8 @@ def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
             (f"Holm: p ≥ {LEVEL:g}", {"fillstyle": "none"}),
         )
     ]
-    if data.rate_at_edge.any():
-        marks.append(
-            lines.Line2D([], [], color="0.3", label="η at an end of its range", **plotting.RING)
-        )
+    if data.at_edge.any():
+        marks.append(lines.Line2D([], [], color="0.3", label="at an end", **plotting.RING))
     canvas.legend(handles=marks, loc="outside upper center", ncols=len(marks))
     return {"": canvas, "rates": _rates(dataset)}
 
@@ -85,7 +83,7 @@ def _gains(panel: axes.Axes, data: xr.Dataset) -> str:
             markersize=5,
             capsize=2,
         )
-        if arm.rate_at_edge:
+        if arm.at_edge.any():
             panel.plot(arm.gain[0], row, color=colour, **plotting.RING)
     panel.axvline(0, color=OPTIMIZERS["adamw"][1], linestyle=":", linewidth=0.8)
     panel.set_xscale("symlog", linthresh=LINEAR)
@@ -142,7 +140,7 @@ def _losses_by_rate(panel: axes.Axes, data: xr.Dataset, *, settings: bool) -> No
             label=f"{label}: {_setting(arm)}" if settings else label,
         )
         panel.plot(arm.rate[at], loss[at], marker, color=colour, markersize=6)
-        if arm.rate_at_edge:
+        if arm.at_edge.sel(axis="rate"):
             panel.plot(arm.rate[at], loss[at], color=colour, **plotting.RING)
         chosen.append(loss[at].item())
     panel.set(xscale="log", xlabel="learning rate η", ylabel="validation loss (nats per token)")

@@ -1,5 +1,7 @@
 """What optimizers gain over AdamW where they are compared: picks, means, intervals, Holm."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import xarray as xr
 
@@ -17,10 +19,10 @@ def analyse(data: xr.Dataset) -> xr.Dataset:
       data: Over arm, setting and place along the rates; `test` over arm and seed.
 
     Returns:
-      With it what was picked, means over fresh seeds, gains over AdamW, and Holm's p-values, those
-      of the family of all gains.
+      With it what was picked and whether that is at an end of what was tried, means over fresh
+      seeds, gains over AdamW, and Holm's p-values, those of the family of all gains.
     """
-    data = data.assign_coords(end=list(ENDS))
+    data = data.assign_coords(end=list(ENDS), axis=list(AXES))
     data["test"] = data.test.where(np.isfinite(data.test))
     picked_loss = data.validation.isel(setting=data.picked_setting, place=data.picked_place)
     gains = (data.test.sel(arm=ADAMW, drop=True) - data.test).transpose("arm", "seed")
@@ -30,7 +32,7 @@ def analyse(data: xr.Dataset) -> xr.Dataset:
     data = data.assign(
         picked_rate=data.rate.isel(place=data.picked_place),
         picked_validation=picked_loss,
-        rate_at_edge=data.picked_place.isin([0, data.sizes["place"] - 1]),
+        at_edge=(("arm", "axis"), np.stack([_at_edge(data, axis) for axis in AXES], axis=1)),
         picked=("arm", _best_of_each(picked_loss, data.optimizer)),
         mean_test=(("arm", "end"), [mean_interval(test) for test in data.test]),
         gain=(("arm", "end"), [paired_interval(gain) for gain in gains]),
@@ -40,7 +42,29 @@ def analyse(data: xr.Dataset) -> xr.Dataset:
     labels = {name: (f"{GAIN}, {name.removeprefix('gain_')}", NATS) for name in numbers}
     numbers["combinations"] = data.b1.sel(arm=ADAMW, drop=True).count() * data.sizes["place"]
     numbers["adamw_test"] = data.mean_test.sel(arm=ADAMW, drop=True)
+    data.attrs["note"] = _note(data)
     return labelled(data.assign(numbers), LABELS | labels)
+
+
+def _at_edge(data: xr.Dataset, axis: str) -> np.ndarray:
+    """Whether each arm's pick is at an end of what was tried along an axis; 0 is no end."""
+    tried = data[axis]
+    along = "place" if axis == "rate" else "setting"
+    picked = tried.isel({along: data[f"picked_{along}"]})
+    low, high = tried.min(along), tried.max(along)
+    return ((low < high) & ((picked == high) | ((picked == low) & (low > 0)))).values
+
+
+def _note(data: xr.Dataset) -> str:
+    """Which optima lie at an end of what was tried."""
+    found = [
+        f"{arm.item()} ({', '.join(AXES[axis] for axis in AXES if ends.sel(axis=axis))})"
+        for arm, ends in zip(data.arm, data.at_edge, strict=True)
+        if ends.any()
+    ]
+    if not found:
+        return "Every optimum is inside the range that was tried, along each axis."
+    return f"At an end of what was tried, and perhaps better beyond: {'; '.join(found)}."
 
 
 def _best_of_each(loss: xr.DataArray, optimizer: xr.DataArray) -> np.ndarray:
@@ -52,6 +76,8 @@ def _best_of_each(loss: xr.DataArray, optimizer: xr.DataArray) -> np.ndarray:
     return best
 
 
+AXES: Mapping[str, str] = {"rate": "η", "b1": "γ", "b2": "β", "weight_decay": "λ"}
+"""What is tuned."""
 NATS = "nat/token"
 GAIN = "test loss of tuned AdamW less the arm's, positive where it is better, mean over fresh seeds"
 LABELS = END_LABEL | {
@@ -67,7 +93,8 @@ LABELS = END_LABEL | {
     "picked_place": ("place of the learning rate with the lowest validation loss", "1"),
     "picked_rate": ("learning rate with the lowest validation loss", "1"),
     "picked_validation": ("validation loss of what was picked, mean over tuning seeds", NATS),
-    "rate_at_edge": ("whether that is the lowest or the highest learning rate", "1"),
+    "axis": ("what is tuned", "1"),
+    "at_edge": ("whether what was picked is at an end of what was tried; 0 is no end", "1"),
     "picked": ("whether tuning the optimizer ends with this arm", "1"),
     "test": ("test loss, fresh seeds; NaN where a run diverged", NATS),
     "mean_test": ("test loss, mean over fresh seeds", NATS),

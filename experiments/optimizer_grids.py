@@ -1,8 +1,6 @@
 """What each optimizer is tuned over where optimizers are compared."""
 
 import dataclasses
-import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 Setting = tuple[float, float, float]
@@ -26,37 +24,33 @@ def _ladder(lowest: float, num: int = 10) -> tuple[float, ...]:
     return tuple(lowest * 2 ** (step / 2) for step in range(num))
 
 
-def _crossed(
-    decays: Sequence[tuple[float, float]], weight_decays: Sequence[float]
-) -> tuple[Setting, ...]:
-    return tuple((*pair, decay) for pair, decay in itertools.product(decays, weight_decays))
-
-
-WEIGHT_DECAYS = (1e-2, 1e-1)
 _ADAM = (
     # optax's and PyTorch's, then what is usual for language models.
     (0.9, 0.999, 1e-2),
-    (0.9, 0.999, 1e-1),
-    (0.9, 0.99, 1e-1),
+    (0.9, 0.99, 1e-2),
     (0.9, 0.95, 1e-1),
-    (0.95, 0.95, 1e-1),
-    # Down to the shorter averages that k-Adam's stages have.
-    (0.8, 0.99, 1e-1),
+    # Down to the shorter averages that k-Adam's stages have, where AdamW is best here.
+    (0.8, 0.99, 1e-2),
+    (0.8, 0.95, 0.0),
     (0.8, 0.95, 1e-2),
     (0.8, 0.95, 1e-1),
-    (0.65, 0.95, 1e-1),
-    (0.5, 0.95, 1e-1),
+    (0.8, 0.9, 1e-2),
+    (0.65, 0.95, 1e-2),
+    (0.5, 0.95, 1e-2),
 )
 
 
 @dataclass(frozen=True)
 class Grids:
-    """One for each optimizer, around what its authors and its users start from.
+    """One for each optimizer: what its authors and its users start from, and around its best.
+
+    Where the best was at an end of the values of one axis, values beyond were added; of weight
+    decays and b1 the lowest is 0, beyond which there is none.
 
     Attributes:
       adamw: From (0.9, 0.999).
       nadamw: AdamW's.
-      rmsprop: Without momentum: five values of b2.
+      rmsprop: Without momentum.
       lion: Learning rates a fifth of AdamW's, weight decays five times as large, as its authors
         advise; from their (0.9, 0.99), and (0.95, 0.98) for language.
       muon: b1 is its momentum and that of the Adam beside it, from 0.95; b2 is Adam's.
@@ -68,25 +62,54 @@ class Grids:
     nadamw: Grid = Grid(_ladder(1 / 16), _ADAM)
     rmsprop: Grid = Grid(
         _ladder(1 / 32),
-        _crossed([(0.0, b2) for b2 in (0.999, 0.99, 0.95, 0.9, 0.8)], WEIGHT_DECAYS),
+        (
+            *((0.0, b2, 1e-2) for b2 in (0.999, 0.95, 0.9, 0.8, 0.6, 0.4)),
+            *((0.0, b2, decay) for b2 in (0.8, 0.6) for decay in (0.0, 1e-1)),
+        ),
     )
     lion: Grid = Grid(
         _ladder(1 / 80),
-        _crossed(
-            [(0.9, 0.99), (0.95, 0.98), (0.8, 0.9), (0.6, 0.8), (0.4, 0.6)],
-            [5 * decay for decay in WEIGHT_DECAYS],
+        (
+            (0.9, 0.99, 5e-2),
+            (0.95, 0.98, 5e-2),
+            (0.8, 0.9, 5e-2),
+            (0.6, 0.9, 5e-2),
+            (0.6, 0.8, 0.0),
+            (0.6, 0.8, 5e-2),
+            (0.6, 0.8, 5e-1),
+            (0.6, 0.6, 5e-2),
+            (0.4, 0.8, 5e-2),
+            (0.4, 0.6, 5e-2),
         ),
     )
     muon: Grid = Grid(
         _ladder(1 / 4),
-        _crossed(
-            [(0.95, 0.999), (0.95, 0.95), (0.9, 0.95), (0.8, 0.95), (0.65, 0.95)], WEIGHT_DECAYS
+        (
+            (0.95, 0.999, 1e-2),
+            (0.95, 0.95, 1e-2),
+            (0.9, 0.99, 1e-2),
+            (0.9, 0.95, 0.0),
+            (0.9, 0.95, 1e-2),
+            (0.9, 0.95, 1e-1),
+            (0.9, 0.9, 1e-2),
+            (0.8, 0.95, 0.0),
+            (0.8, 0.95, 1e-2),
+            (0.65, 0.95, 1e-2),
         ),
     )
     schedule_free_adamw: Grid = Grid(
         _ladder(1 / 8),
-        _crossed(
-            [(0.9, 0.999), (0.9, 0.95), (0.95, 0.99), (0.8, 0.95), (0.65, 0.95)], WEIGHT_DECAYS
+        (
+            (0.9, 0.999, 1e-2),
+            (0.95, 0.99, 1e-2),
+            (0.9, 0.99, 1e-2),
+            (0.9, 0.95, 0.0),
+            (0.9, 0.95, 1e-2),
+            (0.9, 0.95, 1e-1),
+            (0.9, 0.9, 1e-2),
+            (0.8, 0.95, 1e-2),
+            (0.8, 0.9, 1e-2),
+            (0.65, 0.95, 1e-2),
         ),
     )
     kadam: Grid = Grid(_ladder(1 / 64))

@@ -5,11 +5,17 @@ import xarray as xr
 from jax.typing import ArrayLike
 from scipy import stats
 
+from experiments.intervals import mean_interval
+
 RESAMPLES = 9999
 
 
 def paired_interval(differences: xr.DataArray | ArrayLike) -> np.ndarray:
-    """The mean of paired differences with a 95% bootstrap interval (BCa), the pairs resampled.
+    """The mean of paired differences with a 95% interval: a bootstrap's, widened to Student's t.
+
+    The bootstrap (BCa, the pairs resampled) follows a skewed distribution, but it is too narrow for
+    few seeds: of 5, 10 and 20 normal differences it covers the mean in 84%, 91% and 93% of cases,
+    Student's interval in 95%. Each end is the outer one of the two.
 
     Args:
       differences: One for each seed, two or more.
@@ -21,7 +27,7 @@ def paired_interval(differences: xr.DataArray | ArrayLike) -> np.ndarray:
       ValueError: If there are fewer than 2.
 
     >>> paired_interval([1.0, 2.0, 3.0, 4.0, 5.0]).round(1).tolist()
-    [3.0, 1.8, 4.2]
+    [3.0, 1.0, 5.0]
     >>> paired_interval([2.0, 2.0]).tolist()
     [2.0, 2.0, 2.0]
     """
@@ -31,14 +37,15 @@ def paired_interval(differences: xr.DataArray | ArrayLike) -> np.ndarray:
     if np.ptp(values) == 0:
         return np.repeat(values[0], 3)
     found = stats.bootstrap((values,), np.mean, n_resamples=RESAMPLES, rng=np.random.default_rng(0))
-    return np.array([values.mean(), *found.confidence_interval])
+    bootstrap_low, bootstrap_high = found.confidence_interval
+    mean, low, high = mean_interval(values)
+    return np.array([mean, min(low, bootstrap_low), max(high, bootstrap_high)])
 
 
 def paired_p_value(differences: xr.DataArray | ArrayLike) -> float:
     """Of the hypothesis that the mean paired difference is 0, two-sided, by Student's t.
 
-    A bootstrap of a few seeds cannot give the small probabilities that many comparisons need, and
-    its intervals are somewhat too narrow: where the two disagree this is the one to trust.
+    A bootstrap of a few seeds cannot give the small probabilities that many comparisons need.
 
     Args:
       differences: One for each seed, two or more.

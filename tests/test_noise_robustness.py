@@ -37,7 +37,7 @@ TINY = Config(
     label_noises=(0.3,),
     warmup_steps=2,
     num_rates=3,
-    tuning_seeds=1,
+    num_tuning_seeds=1,
     eval_examples=32,
 )
 LAPTOP = FIGURE.presets["laptop"]
@@ -138,7 +138,7 @@ def test_the_chosen_rate_is_next_to_the_best_of_the_grid(data):
         {"label_noises": (0.1, 1.0)},
         {"num_rates": 2},
         {"num_seeds": 1},
-        {"tuning_seeds": 0},
+        {"num_tuning_seeds": 0},
         {"warmup_steps": 400},
         {"rate_step": 1.0},
         {"final_rate": -0.1},

@@ -106,7 +106,7 @@ def test_each_optimizer_ends_with_its_lowest_validation_loss(data):
         picked = arms.isel(arm=arms.picked.values)
         assert picked.sizes["arm"] == 1
         assert picked.picked_validation == arms.validation.min(), name
-    assert data.rate_at_edge.all()  # of two rates
+    assert data.at_edge.sel(axis="rate").all()  # of two rates
 
 
 def test_everything_is_labelled(data):
@@ -168,7 +168,7 @@ def made_up(gains=None, picks="scaled_2", spread=0.0, edges=(), diverged=(), see
 
     Args:
       gains: By arm, or by optimizer; 0 for the others.
-      picks: The arm of k-Adam with the lowest validation loss.
+      picks: The arm of k-Adam with the lowest validation loss; the others' falls with their gains.
       spread: Standard deviation of what is added to every seed of every arm.
       edges: Arms whose learning rate is at an end.
       diverged: Arms of which a seed diverged.
@@ -180,16 +180,18 @@ def made_up(gains=None, picks="scaled_2", spread=0.0, edges=(), diverged=(), see
     validation = np.full((len(arms), rows, 8), np.nan)
     test = spread * np.random.default_rng(seed).normal(size=(len(arms), config.num_seeds))
     for place, arm in enumerate(arms):
-        validation[place, : len(arm.settings)] = 2.0 - 0.5 * (arm.name == picks)
-        test[place] += 2 - gains.get(arm.name, gains.get(arm.optimizer, 0.0))
+        gain = gains.get(arm.name, gains.get(arm.optimizer, 0.0))
+        validation[place, : len(arm.settings)] = 2.0 - gain - 2.0 * (arm.name == picks)
+        test[place] += 2 - gain
         test[place, 0] = np.inf if arm.name in diverged else test[place, 0]
+    settings = np.where(np.isnan(validation[..., 0]), np.nan, 0.5)
     names = [arm.name for arm in arms]
     rates = ("arm", "setting", "place")
     data = xr.Dataset(
         {
             "validation": (rates, validation),
-            "rate": (("arm", "place"), np.ones((len(arms), 8))),
-            **{name: (rates[:2], validation[..., 0]) for name in ("b1", "b2", "weight_decay")},
+            "rate": (("arm", "place"), np.tile(2.0 ** np.arange(8), (len(arms), 1))),
+            **{name: (rates[:2], settings) for name in ("b1", "b2", "weight_decay")},
             "picked_setting": ("arm", np.zeros(len(arms), int)),
             "picked_place": ("arm", np.where(np.isin(names, edges), 0, 3)),
             "test": (("arm", "seed"), test),
@@ -218,8 +220,8 @@ CASES = {
     ),
     "two-adam-is-the-best-kadam": (
         {"gains": {RECOMMENDED: 0.001, "muon": 1.0}},
-        {"gains": {"root_3": 0.001}},
-        {"gains": {RECOMMENDED: 1.0}, "spread": 1.0},
+        {"gains": {"root_3": 0.001}, "picks": "root_3"},
+        {"gains": {RECOMMENDED: 0.1}, "spread": 1.0},
     ),
     "tuned-kadam-beats-the-best-rival": (
         {"gains": {"scaled_2": 0.4, "muon": 0.3}},
@@ -299,11 +301,35 @@ def test_without_all_ks_the_best_of_them_is_not_known():
     assert judgement.verdict == INCONCLUSIVE
 
 
-def test_rivals_are_chosen_on_the_other_seeds():
+def test_rivals_are_chosen_on_validation():
     """Equal arms whose luck changes with the seed: the best of them is no better than one."""
     claim = ROWS["tuned-kadam-beats-the-best-rival"]
     values = [claim.statistic(made_up(spread=1.0, seed=seed)).value for seed in range(40)]
     assert abs(np.mean(values)) < 3 * np.std(values) / np.sqrt(40)
+
+
+@pytest.mark.parametrize(
+    ("axis", "tried", "place", "at_edge"),
+    [
+        ("b1", [0.0, 0.5, 0.9], 0, False),  # without any average there is nothing beyond
+        ("b1", [0.3, 0.5, 0.9], 0, True),
+        ("b2", [0.9, 0.99, 0.999], 1, False),
+        ("b2", [0.9, 0.99, 0.999], 2, True),
+        ("b2", [0.9, 0.99, np.nan], 1, True),
+        ("weight_decay", [0.0, 0.1, 1.0], 0, False),
+        ("weight_decay", [0.01, 0.1, 1.0], 0, True),
+        ("weight_decay", [0.1, 0.1, 0.1], 0, False),  # never varied
+    ],
+)
+def test_an_optimum_at_an_end_of_any_axis_is_flagged_and_named(axis, tried, place, at_edge):
+    data = made_up()
+    data[axis][0, :3] = tried
+    data[axis][0, 3:] = np.nan
+    data["picked_setting"][0] = place
+    data = analyse(data)
+    assert data.at_edge.sel(axis=axis)[0] == at_edge
+    assert not data.at_edge[1:].any()
+    assert ("adamw" in data.note) == at_edge
 
 
 def test_the_largest_gain_is_significant_where_holms_procedure_begins():

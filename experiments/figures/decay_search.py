@@ -13,6 +13,7 @@ from experiments.config import (
     ConfigError,
     ContendersConfig,
     ImagesConfig,
+    TunedConfig,
     check_least,
     check_rising,
 )
@@ -27,8 +28,8 @@ from models.cnn import CNNConfig
 
 
 @dataclass(frozen=True)
-class Config(ImagesConfig, ContendersConfig):
-    """What is searched and trained: learning_rate is what all rates multiply; num_seeds are fresh.
+class Config(TunedConfig, ImagesConfig, ContendersConfig):
+    """What is searched and trained: learning_rate is what all rates multiply.
 
     The schedule ends at the same share on both tasks.
 
@@ -42,7 +43,6 @@ class Config(ImagesConfig, ContendersConfig):
       num_refined: Members around the best of those, a power of 2, of each optimizer.
       refined_width: Width of the boxes around them, as a share of the whole one's.
       num_finalists: The best, which are trained with more seeds.
-      num_tuning: Seeds of these, 0, 1, ...; the fresh ones follow.
       sobol_seed: Scrambles the sequences.
       strategy_rates: Learning rates of the paper's strategies, as multiples of learning_rate.
       confirmed: Whether what is chosen is trained on the second task too.
@@ -54,6 +54,7 @@ class Config(ImagesConfig, ContendersConfig):
     """
 
     num_seeds: int = 10
+    num_tuning_seeds: int = 3
     weight_decay: float = 1e-2
     highest_b1: float = 0.97
     b2: tuple[float, float] = (0.4, 0.9999)
@@ -63,7 +64,6 @@ class Config(ImagesConfig, ContendersConfig):
     num_refined: int = 64
     refined_width: float = 0.4
     num_finalists: int = 8
-    num_tuning: int = 3
     sobol_seed: int = 0
     strategy_rates: tuple[float, ...] = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
     confirmed: bool = True
@@ -74,16 +74,6 @@ class Config(ImagesConfig, ContendersConfig):
     second_rates: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 
     @property
-    def tuning_seeds(self) -> range:
-        """Of what chooses; the first one alone searches."""
-        return range(self.num_tuning)
-
-    @property
-    def seeds(self) -> range:
-        """Fresh ones, for the test split."""
-        return range(self.num_tuning, self.num_tuning + self.num_seeds)
-
-    @property
     def box(self) -> Box:
         """What is searched."""
         low, high = (self.learning_rate * rate for rate in self.rates)
@@ -91,7 +81,7 @@ class Config(ImagesConfig, ContendersConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        check_least(self, num_seeds=2, num_tuning=2, sobol_seed=0, second_batch=1, second_steps=1)
+        check_least(self, num_tuning_seeds=2, sobol_seed=0, second_batch=1, second_steps=1)
         for name in ("num_searched", "num_refined"):
             number = getattr(self, name)
             if number < 2 or number & (number - 1):
@@ -157,17 +147,18 @@ FIGURE = Figure(
     "decays and learning rate, and AdamW's two and its own, are searched alike: {num_searched} "
     "members of a scrambled Sobol sequence with γ from 0 to {highest_b1:g}, β from {b2[0]:g} to "
     "{b2[1]:g}, learning rates {rates[0]:g} to {rates[1]:g} times {learning_rate:g}, then "
-    "{num_refined} around the best, one seed each; the best {num_finalists} with {num_tuning} "
-    "seeds; the lowest mean validation loss is chosen. (a) Validation loss of all members of one "
-    "seed, no higher than 1.5 nat above the best, and of the paper's five strategies at "
-    "{strategy_rates} times the same; stars are chosen, grey the outer tenth of the range. "
-    "(b) 2-Adam's members by decay, the better the darker, the chosen one and the strategies; "
-    "grey as before. (c) Test loss of tuned AdamW less that of 2-Adam, {num_seeds} fresh seeds, "
-    "mean and paired 95% bootstrap interval; on images (CNN at {second_model.width:g} of its "
-    "width, {dataset}, {second_steps} steps, cross-entropy) the decays are kept and the "
-    "learning rate alone is tuned again. A ring marks a learning rate near an end of its range. "
-    "(d) Spearman's correlation of each coordinate with validation loss over the members of the "
-    "whole box that did not diverge: below 0, more is better.",
+    "{num_refined} around the best, one seed each; the best {num_finalists} with "
+    "{num_tuning_seeds} seeds; the lowest mean validation loss is chosen. (a) Validation loss of "
+    "all members of one seed, no higher than 1.5 nat above the best, and of the paper's five "
+    "strategies at {strategy_rates} times the same; stars are chosen, grey the outer tenth of the "
+    "range. (b) 2-Adam's members by decay, the better the darker, the chosen one and the "
+    "strategies; grey as before. (c) Test loss of tuned AdamW less that of 2-Adam, {num_seeds} "
+    "fresh seeds, mean and paired 95% interval (bootstrap, no narrower than Student's t); on "
+    "images (CNN at {second_model.width:g} of its width, {dataset}, {second_steps} steps, "
+    "cross-entropy) the decays are kept and the learning rate alone is tuned again. A ring marks a "
+    "learning rate near an end of its range. (d) Spearman's correlation of each coordinate with "
+    "validation loss over the members of the whole box that did not diverge: below 0, more is "
+    "better.",
     presets={
         "smoke": Config(
             model=SMOKE_MODEL,
@@ -179,12 +170,17 @@ FIGURE = Figure(
             num_searched=8,
             num_refined=4,
             num_finalists=2,
-            num_tuning=2,
+            num_tuning_seeds=2,
             strategy_rates=(1.0, 4.0),
             confirmed=False,
             chunk_size=2,  # of the smallest sweep: one more would be one more program
         ),
-        "laptop": Config(model=LAPTOP_MODEL, chunk_size=4),
+        "laptop": Config(
+            model=LAPTOP_MODEL,
+            strategy_rates=(0.25, 0.5, 1.0, 2.0, 4.0, 8.0),
+            second_rates=(2.0, 4.0, 8.0, 16.0, 32.0, 64.0),
+            chunk_size=10,
+        ),
         # As the figure of k-Adam's strategies on text, and the paper's images.
         "paper": Config(
             batch=64,
@@ -209,7 +205,7 @@ FIGURE = Figure(
         "num_searched": 64,
         "num_refined": 64,
         "num_finalists": 8,
-        "num_tuning": 3,
+        "num_tuning_seeds": 3,
         "confirmed": 1,
         "second_model.width": 1 / 16,
         "second_batch": 4,

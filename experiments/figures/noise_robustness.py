@@ -11,7 +11,7 @@ import numpy as np
 import optax
 import xarray as xr
 
-from experiments.config import ConfigError, ScheduledConfig, check_least, rises
+from experiments.config import ConfigError, TunedConfig, check_least, rises
 from experiments.contenders import USUAL
 from experiments.figures import Figure
 from experiments.intervals import END_LABEL, ENDS, mean_interval
@@ -27,14 +27,13 @@ from models.ngram import NGramConfig
 
 
 @dataclass(frozen=True)
-class Config(ScheduledConfig):
+class Config(TunedConfig):
     """What is trained: `batch` without added noise is the plain condition.
 
     Attributes:
       model: The network; its context is what it sees of the text.
       batch: Examples in a batch where noise is added.
       learning_rate: Lowest of the grid; all of them are peaks of the schedule.
-      num_seeds: Fresh seeds, that test losses are of.
       ks: Numbers of stages, from 1 on.
       strategy: What a stage's decays are of Adam's usual ones.
       batch_sizes: Without any added noise.
@@ -42,7 +41,6 @@ class Config(ScheduledConfig):
       label_noises: Shares of training labels that are replaced.
       num_rates: Learning rates that each k is tuned over in each condition.
       rate_step: A learning rate over the one below.
-      tuning_seeds: Seeds that learning rates are tuned with; the fresh ones are others.
       eval_examples: Predictions of each held-out split, drawn once.
     """
 
@@ -50,6 +48,7 @@ class Config(ScheduledConfig):
     batch: int = 32
     learning_rate: float = 1e-3
     num_seeds: int = 12
+    num_tuning_seeds: int = 3
     chunk_size: int = 3
     ks: tuple[int, ...] = (1, 2, 3, 5)
     strategy: Literal["inverse_exp", "exp", "scaled", "naive", "root"] = "inverse_exp"
@@ -58,7 +57,6 @@ class Config(ScheduledConfig):
     label_noises: tuple[float, ...] = (0.1, 0.3)
     num_rates: int = 7
     rate_step: float = 2.0
-    tuning_seeds: int = 3
     eval_examples: int = 8192
 
     def __post_init__(self):
@@ -79,14 +77,9 @@ class Config(ScheduledConfig):
             raise ConfigError(
                 f"batch={self.batch} must be one of batch_sizes, got {self.batch_sizes}"
             )
-        check_least(self, num_seeds=2, num_rates=3, tuning_seeds=1, eval_examples=1)
+        check_least(self, num_rates=3, eval_examples=1)
         if not 1 < self.rate_step < np.inf:
             raise ConfigError(f"rate_step must be above 1 and finite, got {self.rate_step}")
-
-    @property
-    def seeds(self) -> range:
-        """Fresh ones, for the test split."""
-        return range(self.tuning_seeds, self.tuning_seeds + self.num_seeds)
 
     @property
     def learning_rates(self) -> np.ndarray:
@@ -128,7 +121,7 @@ def compute(config: Config, run: Run) -> xr.Dataset:
             eval_examples=config.eval_examples,
         )
         sweep = partial(run.sweep, fn=fn, chunk_size=config.chunk_size, grid_shape=True)
-        tuning = grid(condition=points(**noise), rate=rates, seed=np.arange(config.tuning_seeds))
+        tuning = grid(condition=points(**noise), rate=rates, seed=np.array(config.tuning_seeds))
         losses = sweep(f"tuning_{k}_{batch}", members=tuning)["validation"].mean(-1)
         chosen = points(**noise, rate=_chosen(rates, losses))
         fresh = grid(condition=chosen, seed=np.array(config.seeds))
@@ -246,10 +239,10 @@ FIGURE = Figure(
     "(c, f) from training labels replaced by uniform bytes at batch {batch}, test labels clean. "
     "Top: test loss less Adam's, paired by seed; bottom: test loss; means over {num_seeds} fresh "
     "seeds, bars are 95% intervals by Student's t. Every k is tuned in every condition over "
-    "{num_rates} learning rates with {tuning_seeds} other seeds on the validation split, refined "
-    "by a parabola. A ring marks a learning rate at an end of the grid: beyond it the loss might "
-    "be lower. Second page: the validation loss over learning rates, the "
-    "chosen ones marked above the axis.",
+    "{num_rates} learning rates with {num_tuning_seeds} other seeds on the validation split, "
+    "refined by a parabola. A ring marks a learning rate at an end of the grid: beyond it the loss "
+    "might be lower. Second page: the validation loss over learning rates, the chosen ones marked "
+    "above the axis.",
     presets={
         "smoke": Config(
             model=NGramConfig(context=4, embedding_size=4, width=8),
@@ -263,7 +256,7 @@ FIGURE = Figure(
             label_noises=(0.3,),
             warmup_steps=2,
             num_rates=3,
-            tuning_seeds=1,
+            num_tuning_seeds=1,
             eval_examples=256,
             chunk_size=1,
         ),
@@ -277,7 +270,7 @@ FIGURE = Figure(
             label_noises=(0.1, 0.2, 0.3),
             warmup_steps=400,
             num_rates=10,
-            tuning_seeds=5,
+            num_tuning_seeds=5,
             eval_examples=16384,
             chunk_size=25,
         ),
@@ -290,7 +283,7 @@ FIGURE = Figure(
         "num_steps": 400,
         "num_seeds": 5,
         "num_rates": 6,
-        "tuning_seeds": 2,
+        "num_tuning_seeds": 2,
         "eval_examples": 8192,
     },
 )

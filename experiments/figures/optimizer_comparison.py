@@ -17,10 +17,10 @@ from experiments.config import (
     SMOKE_MODEL,
     ConfigError,
     ContendersConfig,
-    check_least,
+    TunedConfig,
     check_rising,
 )
-from experiments.contenders import ADAMW, CONTENDERS, USUAL, schedule, strategy_decays
+from experiments.contenders import ADAMW, CONTENDERS, USUAL, contender_trial, strategy_decays
 from experiments.figures import Figure
 from experiments.optimizer_comparison_plot import plot
 from experiments.optimizer_gains import analyse
@@ -48,8 +48,8 @@ class Arm(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Config(ContendersConfig):
-    """What is trained: learning_rate is what the grids' rates multiply; num_seeds are fresh ones.
+class Config(TunedConfig, ContendersConfig):
+    """What is trained: learning_rate is what the grids' rates multiply.
 
     Schedule-free AdamW has a constant learning rate in place of the cosine.
 
@@ -57,27 +57,15 @@ class Config(ContendersConfig):
       optimizers: Which are compared; "adamw" and "kadam" always are.
       ks: Numbers of stages of k-Adam, 2 or 3, each with every strategy.
       grids: What each optimizer is tuned over.
-      num_tuning_seeds: Of every member of the tuning; the mean of their validation losses chooses.
     """
 
     chunk_size: int = 10
     optimizers: tuple[str, ...] = OPTIMIZERS
     ks: tuple[int, ...] = (2, 3)
     grids: Grids = field(default_factory=Grids)
-    num_tuning_seeds: int = 2
     learning_rate: float = 1e-2
     num_seeds: int = 10
     eval_batches: int = 64
-
-    @property
-    def tuning_seeds(self) -> range:
-        """Those whose validation losses choose."""
-        return range(self.num_tuning_seeds)
-
-    @property
-    def seeds(self) -> range:
-        """Fresh ones, for the test split."""
-        return range(self.num_tuning_seeds, self.num_tuning_seeds + self.num_seeds)
 
     @property
     def arms(self) -> tuple[Arm, ...]:
@@ -132,7 +120,6 @@ class Config(ContendersConfig):
                 "grids must give every optimizer as many tuning members, rates x settings (k-Adam: "
                 f"strategies of all ks), got {found}"
             )
-        check_least(self, num_seeds=2, num_tuning_seeds=1)
 
 
 def _repeats(items: tuple) -> bool:
@@ -162,12 +149,7 @@ def compute(config: Config, run: Run) -> xr.Dataset:
 
 def _train(config: Config, run: Run, trial: Trial, name: str, arms: list[Arm]) -> xr.Dataset:
     """Tunes the arms of one program, then trains what was picked with fresh seeds."""
-    contender = CONTENDERS[name]
-    shape = schedule(contender, config.num_steps, config.warmup_steps, config.final_rate)
-
-    def fn(member):
-        return trial(contender.make(member, shape), member["seed"], contender.evaluated)
-
+    fn = contender_trial(name, trial, config.num_steps, config.warmup_steps, config.final_rate)
     settings = np.array([arm.settings for arm in arms])  # (arms, settings, 3)
     rates = config.learning_rate * np.array(config.grid(arms[0].optimizer).rates)
     rows = _columns(settings.reshape(-1, 3))
@@ -186,7 +168,7 @@ def _train(config: Config, run: Run, trial: Trial, name: str, arms: list[Arm]) -
             **{key: (dims, x) for key, x in _columns(settings).items()},
             "picked_setting": ("arm", setting),
             "picked_place": ("arm", place),
-            "test": (("arm", "seed"), tested["test"].mean(-1)),
+            "test": (("arm", "seed"), tested["test"]),
         },
         {
             "arm": [arm.name for arm in arms],
@@ -221,13 +203,13 @@ FIGURE = Figure(
     "decays and weight decay, so each of these arms has its learning rate tuned alone. The loss on "
     "the first half of the held-out text chooses, the second half is the test, with {num_seeds} "
     "fresh seeds. (a) How much lower the test loss is than tuned AdamW's, mean over paired seeds "
-    "with its 95% bootstrap interval, on an axis that is logarithmic beyond ±0.1; filled where it "
-    "is not zero by Holm's procedure over all rows; (picked) is what tuning k-Adam ends with. (b) "
-    "The test loss of each seed, and their mean. A ring marks a learning rate at an end of its "
-    "range: beyond it the arm might be better. Second page: validation loss over the learning rate "
-    "at the chosen setting (γ, β, λ), of every stage for k-Adam; the chosen rate is filled; (a) "
-    "each optimizer, (b) every k and strategy, k = 3 dashed, beside AdamW at its first setting, "
-    "dotted.",
+    "with its 95% interval (bootstrap, no narrower than Student's t), on an axis that is "
+    "logarithmic beyond ±0.1; filled where it is not zero by Holm's procedure over all rows; "
+    "(picked) is what tuning k-Adam ends with. (b) The test loss of each seed, and their mean. A "
+    "ring marks an arm with a learning rate, γ, β or λ at an end of what was tried: beyond it the "
+    "arm might be better. Second page: validation loss over the learning rate at the chosen "
+    "setting (γ, β, λ), of every stage for k-Adam; the chosen rate is filled; (a) each optimizer, "
+    "(b) every k and strategy, k = 3 dashed, beside AdamW at its first setting, dotted.",
     presets={
         "smoke": Config(
             model=SMOKE_MODEL,

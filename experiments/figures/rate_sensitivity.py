@@ -20,7 +20,7 @@ from experiments.config import (
     ContendersConfig,
     check_least,
 )
-from experiments.contenders import ADAMW, CONTENDERS, USUAL, schedule, strategy_decays
+from experiments.contenders import ADAMW, CONTENDERS, USUAL, contender_trial, strategy_decays
 from experiments.figures import Figure
 from experiments.noise_response import noise_response
 from experiments.rate_optima import analyse
@@ -127,8 +127,6 @@ def _losses(
     rates: Mapping[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
     """`validation` and `test` of an optimizer's arms, (num_arms, num_rates, num_seeds)."""
-    contender = CONTENDERS[name]
-    shape = schedule(contender, config.num_steps, config.warmup_steps, config.final_rate)
     trial = text_trial(
         config.model,
         run.corpus,
@@ -136,17 +134,13 @@ def _losses(
         num_steps=config.num_steps,
         eval_batches=config.eval_batches,
     )
-
-    def fn(member):
-        found = trial(contender.make(member, shape), member["seed"], contender.evaluated)
-        return {"validation": found["validation"], "test": found["test"].mean()}
-
     columns = {
         key: np.repeat([values[key] for values in hyperparameters.values()], config.num_rates)
         for key in USUAL
     }
     rate = np.concatenate([rates[arm] for arm in hyperparameters])
     members = grid(point=points(rate=rate, **columns), seed=config.seeds)
+    fn = contender_trial(name, trial, config.num_steps, config.warmup_steps, config.final_rate)
     arrays = run.sweep(name, fn, members, chunk_size=config.chunk_size)
     shape_of_arms = (len(hyperparameters), config.num_rates, config.num_seeds)
     return {key: x.reshape(shape_of_arms) for key, x in arrays.items()}
@@ -205,11 +199,7 @@ FIGURE = Figure(
             noise_steps=200,
             noise_entries=100,
         ),
-        "laptop": Config(
-            model=LAPTOP_MODEL,
-            optimizers=(ADAMW, "lion", "muon", "schedule_free_adamw"),
-            first_powers=(-1, -4, -2, -1, -2, -2, -2),
-        ),
+        "laptop": Config(model=LAPTOP_MODEL),
         # Fig. 16's steps and batch on the embedded text in place of C4; a warm-up as in Fig. 4.
         "paper": Config(
             batch=64,

@@ -68,6 +68,7 @@ PRESENTATION = {
     "pipeline",
     "plotting",
     "processes",
+    "questions",
     "rate_sensitivity_plot",
     "report",
     "results",

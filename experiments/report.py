@@ -27,6 +27,7 @@ from experiments.judging import (
     settings,
 )
 from experiments.pipeline import Place, draw, place, read
+from experiments.questions import QUESTIONS
 from experiments.results import DamagedFile, atomic
 
 NOT_RUN = "not run"
@@ -154,6 +155,7 @@ def render(sections: Collection[Section], preset: str) -> str:
         origins=origins,
         commits=commits,
         groups=_groups(judgements),
+        questions=QUESTIONS,
     )
 
 

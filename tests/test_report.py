@@ -37,6 +37,7 @@ from experiments.judging import (
 )
 from experiments.manifest import write_manifest
 from experiments.pipeline import place, run_figure
+from experiments.questions import QUESTIONS
 from experiments.report import STATED, Section, render, write_report
 from experiments.results import write_dataset
 
@@ -119,11 +120,19 @@ def test_what_is_not_supported_holds_with_a_correction_only_where_that_is_judged
         where = place(results, PLANE, "smoke")
         section = Section(where, attrs=dataset.attrs, judgements=judgements, origin="x")
         html = render([section], "smoke")
-        return [int(number) for number in re.findall(r"<h2>(\d+) [a-z]", html)]
+        counts = [int(number) for number in re.findall(r"<h2>(\d+) [a-z]", html)]
+        # Above: all claims, then those of the only question that has any.
+        shown = [int(number) for number in re.findall(r'<span class="verdict \S+">(\d+) ', html)]
+        assert shown == 2 * [count for count in counts if count]
+        return counts
 
     assert groups(SUPPORTED) == [1, 1, 0, 0, 0]
     assert groups(NOT_SUPPORTED) == [0, 0, 2, 0, 0]
     assert groups(INCONCLUSIVE) == [0, 0, 1, 1, 0]
+
+
+def test_every_figure_answers_one_question():
+    assert sorted(name for names in QUESTIONS.values() for name in names) == sorted(FIGURES)
 
 
 @pytest.mark.parametrize("figure", FIGURES.values(), ids=FIGURES)

@@ -12,7 +12,7 @@ import numpy as np
 from jax.core import Tracer
 
 from kadam_jax.normalization import _quotient as quotient
-from kadam_jax.normalization import accumulator_dtype, check_decays, check_eps
+from kadam_jax.normalization import accumulator_dtype, check_decays, check_not_negative
 from kadam_jax.strategies import stage_decays
 
 # All the weight in a moving average of rate a = (1-b)/b at s = t/η, where b = 1/(1+a).
@@ -51,7 +51,7 @@ def numbers_of(learning_rate, k, b1, b2, eps, strategy, weight_decay, coupled) -
         raise ValueError(f"learning_rate must be positive, got {learning_rate}")
     if not isinstance(coupled, bool | np.bool_):
         raise TypeError(f"coupled must be a Python bool, since it is static, got {coupled!r}")
-    check_eps(eps)
+    check_not_negative("eps", eps)
     check = partial(check_decays, open_at_zero=True)
     b1s = stage_decays("b1", b1, k, strategy, check)
     b2s = stage_decays("b2", b2, k, strategy, check)

@@ -10,7 +10,7 @@ import optax
 from jax.typing import ArrayLike
 
 from kadam_jax._invariance_slices import AxesOfLeaves, label, root_mean_square, slice_axes
-from kadam_jax.normalization import check_decays, check_eps, init_stage, normalize
+from kadam_jax.normalization import check_decays, check_not_negative, init_stage, normalize
 
 MaskOfLeaves = ArrayLike | Callable[[str, Any], ArrayLike]
 
@@ -87,7 +87,7 @@ def scale_by_coarse_grained_normalization(
     """
     check_decays("b1", [b1])
     check_decays("b2", [b2])
-    check_eps(eps)
+    check_not_negative("eps", eps)
 
     def root_mean_squares(tree):
         def of_leaf(path, g):

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 __all__ = ["Members", "grid", "points", "split_static", "sweep", "sweep_chunks"]
@@ -324,6 +325,8 @@ def _columns(members: Mapping[str, Any]) -> dict[str, Column]:
 
 def _column(name: str, values: Any) -> Column:
     """One column, shape (num_values, ...), in a dtype that JAX keeps."""
+    if isinstance(values, Tracer):
+        raise TypeError(f"axis {name!r} is traced: make members and sweep outside of jit and grad")
     if isinstance(values, jax.Array) and jnp.issubdtype(values.dtype, jax.dtypes.prng_key):
         column = values
     else:
@@ -359,9 +362,12 @@ def _runner(
     fn: MemberFn, fixed: dict[str, Any], chunk_size: int, mesh: Mesh | None, batching: str
 ) -> Callable[[Mapping[str, Column], int, int], Any]:
     """`run(columns, start, stop)`: the results of those members, on the host."""
+    placed = jax.device_put(0)  # respects jax.default_device
+    if isinstance(placed, Tracer):
+        raise TypeError("a sweep compiles by itself: call it outside of jit")
     if mesh is None:
         num_devices = 1
-        device = sharding = next(iter(jax.device_put(0).devices()))  # respects jax.default_device
+        device = sharding = next(iter(placed.devices()))
     else:
         num_devices, device = mesh.size, mesh.devices.flat[0]
         sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))

@@ -88,7 +88,7 @@ def scale_by_adaptive_normalization(
     """
     check_decays("b1", [b1])
     check_decays("b2", [b2])
-    check_eps(eps)
+    check_not_negative("eps", eps)
 
     def init_fn(params):
         return init_stage(params, mu_dtype)
@@ -263,10 +263,10 @@ def check_decays(name: str, decays: Iterable[Any], *, open_at_zero: bool = False
             raise ValueError(f"{name} must be in {interval}, got {decay}")
 
 
-def check_eps(eps: ArrayLike) -> None:
-    """Raise TypeError or ValueError for a concrete `eps` that is no number of at least 0."""
-    if not isinstance(eps, Tracer) and not _number("eps", eps) >= 0:
-        raise ValueError(f"eps must be at least 0, got {eps}")
+def check_not_negative(name: str, value: ArrayLike) -> None:
+    """Raise TypeError or ValueError for a concrete `value` that is no number of at least 0."""
+    if not isinstance(value, Tracer) and not _number(name, value) >= 0:
+        raise ValueError(f"{name} must be at least 0, got {value}")
 
 
 def _number(name: str, value: ArrayLike) -> np.ndarray:

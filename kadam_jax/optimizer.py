@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
-from kadam_jax.normalization import check_decays, check_eps, init_stage, normalize
+from kadam_jax.normalization import check_decays, check_not_negative, init_stage, normalize
 from kadam_jax.strategies import Decays, stage_decays
 
 
@@ -65,7 +65,7 @@ def scale_by_kadam(
     """
     b1s = stage_decays("b1", b1, k, strategy, check_decays)
     b2s = stage_decays("b2", b2, k, strategy, check_decays)
-    check_eps(eps)
+    check_not_negative("eps", eps)
 
     def init_fn(params):
         return tuple(init_stage(params, mu_dtype) for _ in range(k))
@@ -115,7 +115,8 @@ def kadam(
       have the gradients' dtypes.
 
     Raises:
-      TypeError, ValueError: as `scale_by_kadam`; `update` raises ValueError where decay needs
+      TypeError, ValueError: as `scale_by_kadam`; for a `learning_rate` or `weight_decay` that is
+        neither a schedule nor a number of at least 0. `update` raises ValueError where decay needs
         `params` and got none.
 
     Examples:
@@ -134,8 +135,8 @@ def kadam(
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
       Section 4.3, Algorithm 1.
     """
-    if learning_rate is None:  # which optax takes for 1, without the sign
-        raise TypeError("learning_rate must be a number or a schedule, got None")
+    _check_rate("learning_rate", learning_rate)
+    _check_rate("weight_decay", weight_decay)
     if isinstance(mask, (bool, jax.Array)):  # what a mask returns when called as a schedule
         raise TypeError(
             f"mask must be a tree of bools or a function, got {mask!r}; with "
@@ -146,6 +147,16 @@ def kadam(
         decay = optax.add_decayed_weights(weight_decay, mask)
         stages = [decay, *stages] if coupled else [*stages, decay]
     return _keeping_dtypes(optax.chain(*stages, optax.scale_by_learning_rate(learning_rate)))
+
+
+def _check_rate(name: str, rate: Any) -> None:
+    """Raise TypeError or ValueError for what is no schedule and no number of at least 0."""
+    if callable(rate):
+        return
+    try:
+        check_not_negative(name, rate)
+    except TypeError as error:
+        raise TypeError(f"{name} must be a number or a schedule, got {rate!r}") from error
 
 
 def _keeping_dtypes(

@@ -511,6 +511,18 @@ def test_unusable_axes(axes, error, match):
         grid(**axes)
 
 
+@pytest.mark.parametrize("transform", [jax.jit, jax.vmap, jax.grad])
+def test_traced_members_are_refused_by_name(transform):
+    with pytest.raises(TypeError, match=r"axis 'x' is traced.*outside of jit"):
+        transform(lambda x: sweep(lambda m: m["x"], {"x": x}))(jnp.ones((2, 2)))
+
+
+@pytest.mark.parametrize("mesh", [None, jax.make_mesh((2,), ("members",))], ids=["alone", "mesh"])
+def test_a_sweep_inside_of_jit_is_refused(mesh):
+    with pytest.raises(TypeError, match="call it outside of jit"):
+        jax.jit(lambda: sweep(lambda m: m["x"], points(x=[1.0, 2.0]), mesh=mesh))()
+
+
 @pytest.mark.parametrize(
     ("members", "options", "error", "match"),
     [

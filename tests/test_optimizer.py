@@ -272,10 +272,25 @@ def test_what_would_go_wrong_silently_is_an_error():
     state = scale_by_kadam(2).init(jnp.ones(2))
     with pytest.raises(ValueError, match="state has 2 stages, but k is 3"):
         scale_by_kadam(3).update(jnp.ones(2), state)
-    with pytest.raises(TypeError, match="learning_rate must be a number or a schedule, got None"):
-        kadam(None)
     with pytest.raises(TypeError, match="mu_dtype must be floating point or complex, got 'int32'"):
         scale_by_kadam(2, mu_dtype="int32").init(jnp.ones(2))
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "weight_decay"])
+@pytest.mark.parametrize(
+    ("rate", "error", "message"),
+    [
+        (None, TypeError, "must be a number or a schedule, got None"),
+        ("0.1", TypeError, "must be a number or a schedule, got '0.1'"),
+        ([0.1, 0.2], TypeError, "must be a number or a schedule"),
+        (np.ones(2), TypeError, "must be a number or a schedule"),
+        (-0.1, ValueError, "must be at least 0, got -0.1"),
+        (float("nan"), ValueError, "must be at least 0, got nan"),
+    ],
+)
+def test_a_rate_is_a_schedule_or_a_number_of_at_least_0(name, rate, error, message):
+    with pytest.raises(error, match=f"{name} {message}"):
+        kadam(**{"learning_rate": 0.1, name: rate})
 
 
 def test_decay_needs_the_parameters():

@@ -143,7 +143,9 @@ def _losses_by_rate(panel: axes.Axes, data: xr.Dataset, *, settings: bool) -> No
         if arm.at_edge.sel(axis="rate"):
             panel.plot(arm.rate[at], loss[at], color=colour, **plotting.RING)
         chosen.append(loss[at].item())
-    panel.set(xscale="log", xlabel="learning rate η", ylabel="validation loss (nats per token)")
+    panel.set(
+        xscale="log", xlabel="learning rate η", ylabel="validation loss, one seed (nats per token)"
+    )
     if np.isfinite(chosen).any():
         panel.set_ylim(np.nanmin(chosen) - 0.05, np.nanmax(chosen) + ABOVE)
     panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)

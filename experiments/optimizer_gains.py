@@ -24,7 +24,7 @@ def analyse(data: xr.Dataset) -> xr.Dataset:
     """
     data = data.assign_coords(end=list(ENDS), axis=list(AXES))
     data["test"] = data.test.where(np.isfinite(data.test))
-    picked_loss = data.validation.isel(setting=data.picked_setting, place=data.picked_place)
+    picked_loss = data.finalist_validation.fillna(np.inf).min("finalist")
     gains = (data.test.sel(arm=ADAMW, drop=True) - data.test).transpose("arm", "seed")
     others = (data.arm != ADAMW).values
     adjusted = np.full(len(others), np.nan)
@@ -82,16 +82,20 @@ NATS = "nat/token"
 GAIN = "test loss of tuned AdamW less the arm's, positive where it is better, mean over fresh seeds"
 LABELS = END_LABEL | {
     "validation": (
-        "validation loss, mean over tuning seeds; NaN where an arm has fewer settings",
+        "validation loss, first tuning seed; NaN where an arm has fewer settings",
+        NATS,
+    ),
+    "finalist_validation": (
+        "validation loss of the arm's best, mean over tuning seeds; NaN where it has fewer",
         NATS,
     ),
     "rate": ("learning rate η", "1"),
     "b1": ("γ of every stage, or what the optimizer calls b1", "1"),
     "b2": ("β of every stage, or what the optimizer calls b2", "1"),
     "weight_decay": ("weight decay λ", "1"),
-    "picked_setting": ("setting with the lowest validation loss", "1"),
-    "picked_place": ("place of the learning rate with the lowest validation loss", "1"),
-    "picked_rate": ("learning rate with the lowest validation loss", "1"),
+    "picked_setting": ("setting of the finalist with the lowest validation loss", "1"),
+    "picked_place": ("place of that finalist's learning rate", "1"),
+    "picked_rate": ("learning rate of the finalist with the lowest validation loss", "1"),
     "picked_validation": ("validation loss of what was picked, mean over tuning seeds", NATS),
     "axis": ("what is tuned", "1"),
     "at_edge": ("whether what was picked is at an end of what was tried; 0 is no end", "1"),
@@ -105,6 +109,7 @@ LABELS = END_LABEL | {
     "arm": ("rival, or strategy and k of k-Adam", "1"),
     "optimizer": ("what is tuned with equally many members", "1"),
     "setting": ("setting of b1, b2 and weight decay", "1"),
+    "finalist": ("finalist of the arm", "1"),
     "seed": ("fresh seed", "1"),
 }
 """long_name and units."""

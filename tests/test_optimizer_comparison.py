@@ -61,16 +61,20 @@ def test_what_is_tested_is_what_had_the_lowest_validation_loss(data):
 
     expected = np.mean([run(seed)["validation"] for seed in SMALL.tuning_seeds])
     np.testing.assert_allclose(arm.picked_validation, expected, rtol=1e-5)
-    assert arm.picked_validation == arm.validation.min()
+    assert arm.picked_validation == arm.finalist_validation.min()
     assert arm.validation.notnull().all()
+    picked_loss = arm.validation.isel(setting=arm.picked_setting, place=arm.picked_place)
+    assert (arm.validation < picked_loss).sum() < SMALL.num_finalists
     for seed in SMALL.seeds:
         expected = run(seed)["test"].mean()
         np.testing.assert_allclose(arm.test.sel(seed=seed), expected, rtol=1e-5)
 
 
 def test_every_optimizer_is_tuned_with_as_many_members(data):
-    trained = data.validation.notnull().groupby("optimizer").sum(...)
-    assert set(trained.values.tolist()) == {data.combinations.item()} == {10}
+    for losses, number in (("validation", 10), ("finalist_validation", SMALL.num_finalists)):
+        trained = data[losses].notnull().groupby("optimizer").sum(...)
+        assert set(trained.values.tolist()) == {number}
+    assert data.combinations == 10
     for preset in ("laptop", "paper"):
         arms = FIGURE.presets[preset].arms
         sizes = dict.fromkeys((arm.optimizer for arm in arms), 0)
@@ -105,7 +109,7 @@ def test_each_optimizer_ends_with_its_lowest_validation_loss(data):
     for name, arms in data.groupby("optimizer"):
         picked = arms.isel(arm=arms.picked.values)
         assert picked.sizes["arm"] == 1
-        assert picked.picked_validation == arms.validation.min(), name
+        assert picked.picked_validation == arms.finalist_validation.min(), name
     assert data.at_edge.sel(axis="rate").all()  # of two rates
 
 
@@ -149,7 +153,9 @@ ADAM_ROWS = SMALL.grids.adamw.settings
         ("learning_rate", {"learning_rate": 0.0}),
         ("num_seeds", {"num_seeds": 1}),
         ("eval_batches", {"eval_batches": 0}),
-        ("num_tuning_seeds", {"num_tuning_seeds": 0}),
+        ("num_tuning_seeds", {"num_tuning_seeds": 1}),
+        ("num_finalists must be a multiple of k-Adam's 5 arms", {"num_finalists": 6}),
+        ("num_finalists must be .* at most 10", {"num_finalists": 15}),
         ("eps", {"eps": 1e-8}),
     ],
 )
@@ -192,6 +198,7 @@ def made_up(gains=None, picks="scaled_2", spread=0.0, edges=(), diverged=(), see
             "validation": (rates, validation),
             "rate": (("arm", "place"), np.tile(2.0 ** np.arange(8), (len(arms), 1))),
             **{name: (rates[:2], settings) for name in ("b1", "b2", "weight_decay")},
+            "finalist_validation": (("arm", "finalist"), validation[:, 0, :2]),
             "picked_setting": ("arm", np.zeros(len(arms), int)),
             "picked_place": ("arm", np.where(np.isin(names, edges), 0, 3)),
             "test": (("arm", "seed"), test),

@@ -2,6 +2,8 @@
 
 An arm is what is reported: a rival as its tuning ends, or k-Adam at one k under one strategy. The
 number of trained members is the same for each optimizer, and all of k-Adam's arms share its number.
+Everything is tried with one seed, the best with several: the lowest of a hundred losses of one seed or
+two is often that of a setting that fails with others.
 """
 
 import itertools
@@ -18,6 +20,7 @@ from experiments.config import (
     ConfigError,
     ContendersConfig,
     TunedConfig,
+    check_least,
     check_rising,
 )
 from experiments.contenders import ADAMW, CONTENDERS, USUAL, contender_trial, strategy_decays
@@ -27,7 +30,7 @@ from experiments.optimizer_gains import analyse
 from experiments.optimizer_grids import Grid, Grids, Setting, first_few
 from experiments.running import Run
 from experiments.trials import Trial, text_trial
-from experiments.tuning import lowest
+from experiments.tuning import lowest, lowest_few
 from kadam_jax.members import grid
 from kadam_jax.strategies import STRATEGIES
 
@@ -56,13 +59,17 @@ class Config(TunedConfig, ContendersConfig):
     Attributes:
       optimizers: Which are compared; "adamw" and "kadam" always are.
       ks: Numbers of stages of k-Adam, 2 or 3, each with every strategy.
-      grids: What each optimizer is tuned over.
+      grids: What each optimizer is tuned over, first with one seed.
+      num_finalists: The best of each optimizer, which are trained with all tuning seeds; of k-Adam
+        equally many of each arm.
     """
 
     chunk_size: int = 10
     optimizers: tuple[str, ...] = OPTIMIZERS
     ks: tuple[int, ...] = (2, 3)
     grids: Grids = field(default_factory=Grids)
+    num_finalists: int = 20
+    num_tuning_seeds: int = 6
     learning_rate: float = 1e-2
     num_seeds: int = 10
     eval_batches: int = 64
@@ -120,6 +127,14 @@ class Config(TunedConfig, ContendersConfig):
                 "grids must give every optimizer as many tuning members, rates x settings (k-Adam: "
                 f"strategies of all ks), got {found}"
             )
+        check_least(self, num_tuning_seeds=2)
+        num_arms = sum(arm.optimizer == KADAM for arm in self.arms)
+        rates, rows = sizes[KADAM]
+        if self.num_finalists % num_arms or not num_arms <= self.num_finalists <= rates * rows:
+            raise ConfigError(
+                f"num_finalists must be a multiple of k-Adam's {num_arms} arms and at most "
+                f"{rates * rows}, got {self.num_finalists}"
+            )
 
 
 def _repeats(items: tuple) -> bool:
@@ -150,22 +165,40 @@ def compute(config: Config, run: Run) -> xr.Dataset:
 def _train(config: Config, run: Run, trial: Trial, name: str, arms: list[Arm]) -> xr.Dataset:
     """Tunes the arms of one program, then trains what was picked with fresh seeds."""
     fn = contender_trial(name, trial, config.num_steps, config.warmup_steps, config.final_rate)
+
+    def train(stage, rows, seeds):
+        members = grid(**rows, seed=np.array(seeds))
+        return run.sweep(
+            f"{stage}_{name}", fn, members, chunk_size=config.chunk_size, grid_shape=True
+        )
+
+    first_seed, *more_seeds = config.tuning_seeds
     settings = np.array([arm.settings for arm in arms])  # (arms, settings, 3)
     rates = config.learning_rate * np.array(config.grid(arms[0].optimizer).rates)
-    rows = _columns(settings.reshape(-1, 3))
-    members = grid(setting=rows, rate=rates, seed=np.array(config.tuning_seeds))
-    swept = run.sweep(f"tuning_{name}", fn, members, chunk_size=config.chunk_size)
-    validation = swept["validation"].reshape(*settings.shape[:2], len(rates), -1).mean(-1)
-    setting, place = _lowest(validation)
-    picked = _columns(settings[np.arange(len(arms)), setting]) | {"rate": rates[place]}
-    members = grid(arm=picked, seed=np.array(config.seeds))
-    tested = run.sweep(f"fresh_{name}", fn, members, chunk_size=config.chunk_size, grid_shape=True)
+    rows = {"setting": _columns(settings.reshape(-1, 3)), "rate": rates}
+    validation = train("tuning", rows, [first_seed])["validation"].reshape(
+        *settings.shape[:2], len(rates)
+    )
+
+    each = config.num_finalists // sum(arm.optimizer == arms[0].optimizer for arm in config.arms)
+    finalists = np.stack([lowest_few(losses.ravel(), each) for losses in validation])
+    setting, place = np.unravel_index(finalists, validation.shape[1:])
+    arm = np.arange(len(arms))[:, None]
+    rows = {"finalist": _at(settings[arm, setting], rates[place])}
+    more = train("finalists", rows, more_seeds)["validation"].reshape(*finalists.shape, -1)
+    means = np.concatenate([validation[arm, setting, place][..., None], more], -1).mean(-1)
+    best = arm[:, 0], lowest(means)
+    setting, place = setting[best], place[best]
+
+    rows = {"arm": _at(settings[arm[:, 0], setting], rates[place])}
+    tested = train("fresh", rows, config.seeds)
     dims = ("arm", "setting")
     return xr.Dataset(
         {
             "validation": ((*dims, "place"), validation),
             "rate": (("arm", "place"), np.tile(rates, (len(arms), 1))),
             **{key: (dims, x) for key, x in _columns(settings).items()},
+            "finalist_validation": (("arm", "finalist"), means),
             "picked_setting": ("arm", setting),
             "picked_place": ("arm", place),
             "test": (("arm", "seed"), tested["test"]),
@@ -174,6 +207,7 @@ def _train(config: Config, run: Run, trial: Trial, name: str, arms: list[Arm]) -
             "arm": [arm.name for arm in arms],
             "optimizer": ("arm", [arm.optimizer for arm in arms]),
             "setting": np.arange(settings.shape[1]),
+            "finalist": np.arange(each),
             "seed": np.array(config.seeds),
         },
     )
@@ -184,10 +218,9 @@ def _columns(settings: np.ndarray) -> dict[str, np.ndarray]:
     return dict(zip(("b1", "b2", "weight_decay"), np.moveaxis(settings, -1, 0), strict=True))
 
 
-def _lowest(validation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Places of each arm's lowest one along both other axes."""
-    flat = validation.reshape(len(validation), -1)
-    return np.unravel_index(lowest(flat), validation.shape[1:])
+def _at(settings: np.ndarray, rates: np.ndarray) -> dict[str, np.ndarray]:
+    """The same with a learning rate each."""
+    return _columns(settings.reshape(-1, 3)) | {"rate": rates.ravel()}
 
 
 FIGURE = Figure(
@@ -197,19 +230,20 @@ FIGURE = Figure(
     caption="nanoGPT ({model.num_layers} layers, {model.num_heads} heads, width {model.width}) on "
     "the {corpus} corpus, batch {batch}, {num_steps} steps: a warm-up of {warmup_steps}, then a "
     "cosine to {final_rate:g} of the learning rate (Schedule-free AdamW: constant, and measured "
-    "through its averaged parameters). Every optimizer is tuned with the same number of runs, "
-    "learning rates of its own range times settings of its decays and weight decay times "
-    "{num_tuning_seeds} seeds; k-Adam's settings are its strategies at k in {ks}, with the usual "
-    "decays and weight decay, so each of these arms has its learning rate tuned alone. The loss on "
-    "the first half of the held-out text chooses, the second half is the test, with {num_seeds} "
-    "fresh seeds. (a) How much lower the test loss is than tuned AdamW's, mean over paired seeds "
-    "with its 95% interval (bootstrap, no narrower than Student's t), on an axis that is "
-    "logarithmic beyond ±0.1; filled where it is not zero by Holm's procedure over all rows; "
-    "(picked) is what tuning k-Adam ends with. (b) The test loss of each seed, and their mean. A "
-    "ring marks an arm with a learning rate, γ, β or λ at an end of what was tried: beyond it the "
-    "arm might be better. Second page: validation loss over the learning rate at the chosen "
-    "setting (γ, β, λ), of every stage for k-Adam; the chosen rate is filled; (a) each optimizer, "
-    "(b) every k and strategy, k = 3 dashed, beside AdamW at its first setting, dotted.",
+    "through its averaged parameters). Every optimizer is tuned with the same number of runs: "
+    "learning rates of its own range times settings of its decays and weight decay with one seed, "
+    "the best {num_finalists} of these with {num_tuning_seeds}, whose mean chooses; k-Adam's "
+    "settings are its strategies at k in {ks}, with the usual decays and weight decay, so each of "
+    "these arms has its learning rate tuned alone. The loss on the first half of the held-out text "
+    "chooses, the second half is the test, with {num_seeds} fresh seeds. (a) How much lower the "
+    "test loss is than tuned AdamW's, mean over paired seeds with its 95% interval (bootstrap, no "
+    "narrower than Student's t), on an axis that is logarithmic beyond ±0.1; filled where it is "
+    "not zero by Holm's procedure over all rows; (picked) is what tuning k-Adam ends with. (b) The "
+    "test loss of each seed, and their mean. A ring marks an arm with a learning rate, γ, β or λ "
+    "at an end of what was tried: beyond it the arm might be better. Second page: validation loss, "
+    "first tuning seed, over the learning rate at the chosen setting (γ, β, λ), of every stage for "
+    "k-Adam; the chosen rate is filled; (a) each optimizer, (b) every k and strategy, k = 3 "
+    "dashed, beside AdamW at its first setting, dotted.",
     presets={
         "smoke": Config(
             model=SMOKE_MODEL,
@@ -220,6 +254,8 @@ FIGURE = Figure(
             optimizers=(ADAMW, "schedule_free_adamw", KADAM),
             ks=(2,),
             grids=first_few(Grids(), 2, len(STRATEGIES)),
+            num_finalists=len(STRATEGIES),
+            num_tuning_seeds=2,
             eval_batches=4,
             chunk_size=2,
         ),
@@ -230,7 +266,7 @@ FIGURE = Figure(
             num_steps=20_000,
             warmup_steps=400,
             learning_rate=3e-3,
-            num_tuning_seeds=1,
+            num_tuning_seeds=3,
             eval_batches=200,
             chunk_size=1,
         ),
@@ -240,6 +276,7 @@ FIGURE = Figure(
     minimum={
         **LAPTOP_MINIMUM,
         "num_seeds": 10,
+        "num_tuning_seeds": 5,
         "eval_batches": 64,
     },
 )

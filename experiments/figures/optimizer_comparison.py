@@ -2,8 +2,8 @@
 
 An arm is what is reported: a rival as its tuning ends, or k-Adam at one k under one strategy. The
 number of trained members is the same for each optimizer, and all of k-Adam's arms share its number.
-Everything is tried with one seed, the best with several: the lowest of a hundred losses of one seed or
-two is often that of a setting that fails with others.
+Everything is tried with one seed, the best with several: the lowest of a hundred losses of one or
+two seeds is often that of a setting that fails with others.
 """
 
 import itertools

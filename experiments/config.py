@@ -109,32 +109,6 @@ class ScheduledConfig(TrainingConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class TunedConfig(ScheduledConfig):
-    """The same where the validation losses of some seeds choose what fresh ones test.
-
-    Attributes:
-      num_seeds: Fresh seeds, that test losses are of; they follow those of the tuning.
-      num_tuning_seeds: Seeds 0, 1, ..., whose mean validation loss chooses.
-    """
-
-    num_tuning_seeds: int = 2
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_least(self, num_seeds=2, num_tuning_seeds=1)
-
-    @property
-    def tuning_seeds(self) -> range:
-        """Those whose validation losses choose."""
-        return range(self.num_tuning_seeds)
-
-    @property
-    def seeds(self) -> range:
-        """Fresh ones, for the test split."""
-        return range(self.num_tuning_seeds, self.num_tuning_seeds + self.num_seeds)
-
-
-@dataclasses.dataclass(frozen=True)
 class ContendersConfig(ScheduledConfig):
     """The same where optimizers are compared, each with its own epsilon: eps stays as it is.
 
@@ -180,6 +154,12 @@ def check_rising(**fields: Sequence[float]) -> None:
                 f"{name} must be two or more finite numbers that increase from above 0, got "
                 f"{list(values)}"
             )
+
+
+def check_ks(ks: Sequence[int]) -> None:
+    """Raises ConfigError unless these are Adam's 1 and larger numbers of stages that rise."""
+    if ks[:1] != (1,) or len(ks) < 2 or not rises(*ks):
+        raise ConfigError(f"ks must be 1 and larger integers that increase, got {ks}")
 
 
 def rises(*values: float) -> bool:

@@ -41,7 +41,6 @@ def analyse(config: Any, data: xr.Dataset) -> xr.Dataset:
             paired_interval(data.test.sel(arm="inverse_exp") - data.test.sel(arm=best_known)),
         ),
         is_best_strategy=("arm", data.arm.values == best),
-        is_best_known=("arm", data.arm.values == best_known),
         refined=("member", np.arange(data.sizes["member"]) >= config.num_searched),
         box=(("coordinate", "boundary"), _boundaries(config)),
         rank_correlation=(("optimizer", "coordinate"), _rank_correlations(config, data)),
@@ -156,8 +155,7 @@ LABELS: Mapping[str, tuple[str, str]] = {
     "mean_validation": ("validation loss as tuned, mean over tuning seeds", LOSS),
     "rate_at_edge": ("whether the learning rate chosen is near an end of its range", "1"),
     "is_best_strategy": ("whether it is the best strategy on the validation split", "1"),
-    "is_best_known": ("whether it is the best 2-Adam on the validation split", "1"),
-    "test": ("test loss, fresh seeds", LOSS),
+    "test": ("test loss, fresh seeds; NaN for strategies that are not compared", LOSS),
     "seed": ("fresh seed", "1"),
     "gain": ("test loss of tuned AdamW less the arm's, mean over fresh seeds", LOSS),
     "gain_searched": (

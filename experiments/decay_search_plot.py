@@ -117,6 +117,7 @@ def _gains(panel: axes.Axes, data: xr.Dataset) -> str:
         *(
             (f"{style[0]}, text", data.gain.sel(arm=arm), _at_edge(data, arm), style)
             for arm, style in STRATEGIES.items()
+            if data.test.sel(arm=arm).notnull().any()
         ),
         ("2-Adam found, text", data.gain_searched, _at_edge(data, "searched"), KADAM),
     ][::-1]

@@ -22,6 +22,9 @@ SEARCHED = "searched"
 """The arm of what the search found; the others are AdamW and the paper's strategies."""
 ARMS = (ADAMW, SEARCHED, *STRATEGIES)
 
+RATES_OF_A_STRATEGY = 2
+"""That are trained with more seeds."""
+
 Train = Callable[[str, str, np.ndarray, Sequence[int]], Mapping[str, np.ndarray]]
 """`train(stage, optimizer, settings, seeds)`: `validation` and `test`, (num_settings, num_seeds),
 of settings (num_settings, num_axes) of `AXES`."""
@@ -141,6 +144,8 @@ def with_all_coordinates(settings: np.ndarray, axes: Sequence[str]) -> np.ndarra
 def tune_strategies(config: Any, train: Train) -> xr.Dataset:
     """Tunes the learning rate of 2-Adam with the decays of each of the paper's strategies.
 
+    All rates with one seed, the best of each strategy with more, whose mean decides.
+
     Args:
       config: With the fields of the figure's `Config`.
       train: Of the first task.
@@ -153,18 +158,22 @@ def tune_strategies(config: Any, train: Train) -> xr.Dataset:
     settings = np.array(
         [[_of_strategy(strategy, rate) for rate in rates] for strategy in STRATEGIES]
     )
-    shape = settings.shape[:2]
-    swept = train("strategies", KADAM, settings.reshape(-1, len(COORDINATES)), [first_seed])
-    validation = swept["validation"].reshape(shape)
-    places = lowest(validation)
-    rows = np.arange(len(places))
-    others = train("strategies_tuned", KADAM, settings[rows, places], more_seeds)["validation"]
-    every = np.column_stack([validation[rows, places], others]).astype(float)
+
+    def validate(stage, settings, seeds):  # (strategies, rates, coordinates)
+        losses = train(stage, KADAM, settings.reshape(-1, len(COORDINATES)), seeds)["validation"]
+        return losses.astype(float).reshape(*settings.shape[:2], len(seeds))
+
+    validation = validate("strategies", settings, [first_seed])
+    finalists = np.stack([lowest_few(losses, RATES_OF_A_STRATEGY) for losses in validation[..., 0]])
+    rows = np.arange(len(settings))
+    others = validate("strategies_tuned", settings[rows[:, None], finalists], more_seeds)
+    means = np.concatenate([validation[rows[:, None], finalists], others], -1).mean(-1)
+    places = finalists[rows, lowest(means)]
     return xr.Dataset(
         {
-            "strategy_validation": (("strategy", "strategy_rate"), validation),
+            "strategy_validation": (("strategy", "strategy_rate"), validation[..., 0]),
             "strategy_setting": (("strategy", "coordinate"), settings[rows, places]),
-            "strategy_mean": ("strategy", every.mean(1)),
+            "strategy_mean": ("strategy", np.where(np.isfinite(means), means, np.inf).min(1)),
             "strategy_at_edge": ("strategy", np.isin(places, [0, len(rates) - 1])),
         },
         {
@@ -181,7 +190,9 @@ def _of_strategy(strategy: str, rate: float) -> tuple[float, ...]:
 
 
 def compare(config: Any, train: Train, searched: xr.Dataset, strategies: xr.Dataset) -> xr.Dataset:
-    """Trains every arm as it was chosen, with fresh seeds.
+    """Trains what is compared as it was chosen, with fresh seeds.
+
+    Of the strategies these are inverse exp and the best one on the validation split.
 
     Args:
       config: With the fields of the figure's `Config`.
@@ -190,15 +201,20 @@ def compare(config: Any, train: Train, searched: xr.Dataset, strategies: xr.Data
       strategies: From `tune_strategies`.
 
     Returns:
-      What every arm is, and its loss on the test split over `arm` and `seed`.
+      What every arm is, and its loss on the test split over `arm` and `seed`, NaN for the others.
     """
     best = searched.isel(member=searched.chosen)
     settings = np.concatenate([best.setting, strategies.strategy_setting])
     one_stage = [COORDINATES.index(axis) for axis in AXES[ADAMW]]
-    tests = [
-        train("fresh", ADAMW, settings[:1, one_stage], config.seeds)["test"],
-        train("fresh", KADAM, settings[1:], config.seeds)["test"],
-    ]
+    compared = {
+        SEARCHED,
+        "inverse_exp",
+        strategies.strategy.values[lowest(strategies.strategy_mean)],
+    }
+    is_compared = np.isin(ARMS, list(compared))
+    test = np.full((len(ARMS), config.num_seeds), np.nan)
+    test[:1] = train("fresh", ADAMW, settings[:1, one_stage], config.seeds)["test"]
+    test[is_compared] = train("fresh", KADAM, settings[is_compared], config.seeds)["test"]
     means = searched.finalist_validation.mean("tuning_seed", skipna=False)
     means = means.where(np.isfinite(means)).min("finalist")
     edges = searched.coordinate_at_edge.sel(coordinate="rate")
@@ -207,7 +223,7 @@ def compare(config: Any, train: Train, searched: xr.Dataset, strategies: xr.Data
             "arm_setting": (("arm", "coordinate"), settings),
             "mean_validation": ("arm", np.append(means, strategies.strategy_mean)),
             "rate_at_edge": ("arm", np.append(edges, strategies.strategy_at_edge)),
-            "test": (("arm", "seed"), np.concatenate(tests)),
+            "test": (("arm", "seed"), test),
         },
         {"arm": list(ARMS), "coordinate": list(COORDINATES), "seed": np.array(config.seeds)},
     )

@@ -39,8 +39,11 @@ def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
         )
     ]
     if data.at_edge.any():
-        marks.append(lines.Line2D([], [], color="0.3", label="at an end", **plotting.RING))
+        marks.append(
+            lines.Line2D([], [], color="0.3", label="η, γ, β or λ at an end", **plotting.RING)
+        )
     canvas.legend(handles=marks, loc="outside upper center", ncols=len(marks))
+    canvas.supxlabel(dataset.attrs["note"], fontsize=8, wrap=True)
     return {"": canvas, "rates": _rates(dataset)}
 
 

@@ -47,12 +47,19 @@ def analyse(data: xr.Dataset) -> xr.Dataset:
 
 
 def _at_edge(data: xr.Dataset, axis: str) -> np.ndarray:
-    """Whether each arm's pick is at an end of what was tried along an axis; 0 is no end."""
-    tried = data[axis]
+    """Whether nothing beyond each arm's pick was tried along an axis, the other decay as picked.
+
+    λ counts as picked where it is the axis alone: at its best γ and β are hardly others. Beyond 0
+    there is nothing, and an axis along which the arm never varies has no ends.
+    """
     along = "place" if axis == "rate" else "setting"
-    picked = tried.isel({along: data[f"picked_{along}"]})
+    at_pick = {along: data[f"picked_{along}"]}
+    tried = data[axis]
+    picked, varied = tried.isel(at_pick), tried.min(along) < tried.max(along)
+    for other in AS_PICKED.get(axis, ()):
+        tried = tried.where(data[other] == data[other].isel(at_pick))
     low, high = tried.min(along), tried.max(along)
-    return ((low < high) & ((picked == high) | ((picked == low) & (low > 0)))).values
+    return (varied & ((picked == high) | ((picked == low) & (low > 0)))).values
 
 
 def _note(data: xr.Dataset) -> str:
@@ -63,7 +70,7 @@ def _note(data: xr.Dataset) -> str:
         if ends.any()
     ]
     if not found:
-        return "Every optimum is inside the range that was tried, along each axis."
+        return "Settings on both sides of every optimum were tried, along each axis."
     return f"At an end of what was tried, and perhaps better beyond: {'; '.join(found)}."
 
 
@@ -78,6 +85,12 @@ def _best_of_each(loss: xr.DataArray, optimizer: xr.DataArray) -> np.ndarray:
 
 AXES: Mapping[str, str] = {"rate": "η", "b1": "γ", "b2": "β", "weight_decay": "λ"}
 """What is tuned."""
+AS_PICKED: Mapping[str, tuple[str, ...]] = {
+    "b1": ("b2",),
+    "b2": ("b1",),
+    "weight_decay": ("b1", "b2"),
+}
+"""What has to be as picked for settings to be neighbours along an axis."""
 NATS = "nat/token"
 GAIN = "test loss of tuned AdamW less the arm's, positive where it is better, mean over fresh seeds"
 LABELS = END_LABEL | {
@@ -85,6 +98,8 @@ LABELS = END_LABEL | {
         "validation loss, first tuning seed; NaN where an arm has fewer settings",
         NATS,
     ),
+    "finalist_setting": ("setting of a finalist", "1"),
+    "finalist_place": ("place of a finalist's learning rate", "1"),
     "finalist_validation": (
         "validation loss of the arm's best, mean over tuning seeds; NaN where it has fewer",
         NATS,
@@ -98,7 +113,10 @@ LABELS = END_LABEL | {
     "picked_rate": ("learning rate of the finalist with the lowest validation loss", "1"),
     "picked_validation": ("validation loss of what was picked, mean over tuning seeds", NATS),
     "axis": ("what is tuned", "1"),
-    "at_edge": ("whether what was picked is at an end of what was tried; 0 is no end", "1"),
+    "at_edge": (
+        "whether what was picked is at an end of what was tried beside it; 0 is no end",
+        "1",
+    ),
     "picked": ("whether tuning the optimizer ends with this arm", "1"),
     "test": ("test loss, fresh seeds; NaN where a run diverged", NATS),
     "mean_test": ("test loss, mean over fresh seeds", NATS),

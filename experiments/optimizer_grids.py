@@ -24,32 +24,16 @@ def _ladder(lowest: float, num: int = 10) -> tuple[float, ...]:
     return tuple(lowest * 2 ** (step / 2) for step in range(num))
 
 
-_ADAM = (
-    # optax's and PyTorch's, then what is usual for language models.
-    (0.9, 0.999, 1e-2),
-    (0.9, 0.99, 1e-2),
-    (0.9, 0.95, 1e-1),
-    # Down to the shorter averages that k-Adam's stages have, where AdamW is best here.
-    (0.8, 0.99, 1e-2),
-    (0.8, 0.95, 0.0),
-    (0.8, 0.95, 1e-2),
-    (0.8, 0.9, 1e-2),
-    (0.8, 0.8, 1e-2),
-    (0.65, 0.95, 1e-2),
-    (0.5, 0.95, 1e-2),
-)
-
-
 @dataclass(frozen=True)
 class Grids:
     """One for each optimizer: what its authors and its users start from, and around its best.
 
-    Where the best was at an end of the values of one axis, values beyond were added; of weight
-    decays and b1 the lowest is 0, beyond which there is none.
+    Around the best that earlier searches found are neighbours on both sides along γ, β and λ, down
+    to averages as short as those of k-Adam's stages.
 
     Attributes:
-      adamw: From (0.9, 0.999).
-      nadamw: AdamW's.
+      adamw: From (0.9, 0.999), and (0.9, 0.95) with λ = 0.1 for language.
+      nadamw: The same.
       rmsprop: Without momentum.
       lion: Learning rates a fifth of AdamW's, weight decays five times as large, as its authors
         advise; from their (0.9, 0.99), and (0.95, 0.98) for language.
@@ -58,8 +42,36 @@ class Grids:
       kadam: The learning rates of every k and strategy.
     """
 
-    adamw: Grid = Grid(_ladder(1 / 16), _ADAM)
-    nadamw: Grid = Grid(_ladder(1 / 16), _ADAM)
+    adamw: Grid = Grid(
+        _ladder(1 / 16),
+        (
+            (0.9, 0.999, 1e-2),
+            (0.9, 0.95, 1e-1),
+            (0.9, 0.9, 1e-2),
+            (0.8, 0.99, 1e-2),
+            (0.8, 0.95, 1e-2),
+            (0.8, 0.9, 0.0),
+            (0.8, 0.9, 1e-2),
+            (0.8, 0.9, 1e-1),
+            (0.8, 0.8, 1e-2),
+            (0.65, 0.9, 1e-2),
+        ),
+    )
+    nadamw: Grid = Grid(
+        _ladder(1 / 16),
+        (
+            (0.9, 0.999, 1e-2),
+            (0.9, 0.95, 1e-1),
+            (0.9, 0.9, 1e-2),
+            (0.8, 0.99, 1e-2),
+            (0.8, 0.95, 0.0),
+            (0.8, 0.95, 1e-2),
+            (0.8, 0.95, 1e-1),
+            (0.8, 0.9, 1e-2),
+            (0.65, 0.95, 1e-2),
+            (0.65, 0.9, 1e-2),
+        ),
+    )
     rmsprop: Grid = Grid(
         _ladder(1 / 32),
         (
@@ -73,13 +85,13 @@ class Grids:
             (0.9, 0.99, 5e-2),
             (0.95, 0.98, 5e-2),
             (0.8, 0.9, 5e-2),
+            (0.8, 0.8, 5e-2),
             (0.6, 0.9, 5e-2),
             (0.6, 0.8, 0.0),
             (0.6, 0.8, 5e-2),
             (0.6, 0.8, 5e-1),
             (0.6, 0.6, 5e-2),
             (0.4, 0.8, 5e-2),
-            (0.4, 0.6, 5e-2),
         ),
     )
     muon: Grid = Grid(
@@ -101,15 +113,15 @@ class Grids:
         _ladder(1 / 8),
         (
             (0.9, 0.999, 1e-2),
-            (0.95, 0.99, 1e-2),
-            (0.9, 0.95, 0.0),
+            (0.95, 0.95, 1e-2),
+            (0.95, 0.9, 1e-2),
             (0.9, 0.95, 1e-2),
-            (0.9, 0.95, 1e-1),
+            (0.9, 0.9, 0.0),
             (0.9, 0.9, 1e-2),
+            (0.9, 0.9, 1e-1),
             (0.9, 0.8, 1e-2),
             (0.8, 0.95, 1e-2),
             (0.8, 0.9, 1e-2),
-            (0.65, 0.95, 1e-2),
         ),
     )
     kadam: Grid = Grid(_ladder(1 / 64))

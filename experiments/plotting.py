@@ -67,7 +67,7 @@ def band(axes: Axes, x: ArrayLike, low: ArrayLike, middle: ArrayLike, high: Arra
 
 
 def horizontal_interval(axes: Axes, row: float, interval: ArrayLike, **style: Any) -> None:
-    """(mean, low, high) along a row; a bootstrap's ends need not lie around the mean."""
+    """(mean, low, high) along a row; rounding may put an end past the mean."""
     mean, low, high = np.asarray(interval, float)
     axes.errorbar(mean, row, xerr=np.maximum(0, [[mean - low], [high - mean]]), **style)
 

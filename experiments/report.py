@@ -57,6 +57,14 @@ GROUPS = {
 }
 """Groups of claims on the first screen, in this order, and whose verdict's colour they have. With
 a correction holds what is not supported where the claim that corrects it is."""
+ONE = {
+    "hold": "holds",
+    "hold with a correction": "with a correction",
+    "do not hold": "does not hold",
+    "are not decided at this scale": "not decided",
+    "are not run": "not run",
+}
+"""What is said of one of a group."""
 
 
 @dataclass(frozen=True)
@@ -156,6 +164,7 @@ def render(sections: Collection[Section], preset: str) -> str:
         commits=commits,
         groups=_groups(judgements),
         questions=QUESTIONS,
+        verdicts=ONE,
     )
 
 

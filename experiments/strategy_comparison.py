@@ -16,7 +16,7 @@ import xarray as xr
 from jax.typing import ArrayLike
 from scipy import stats
 
-from experiments.config import check_rising, rises
+from experiments.config import check_ks, check_rising
 from experiments.intervals import END_LABEL, ENDS
 from experiments.results import labelled
 from experiments.running import Run
@@ -55,8 +55,7 @@ class ComparisonConfig:
 
     def check_comparison(self) -> None:
         """Raises ValueError for fields that cannot be compared with."""
-        if self.ks[:1] != (1,) or len(self.ks) < 2 or not rises(*self.ks):
-            raise ValueError(f"ks must be 1 and larger integers that increase, got {self.ks}")
+        check_ks(self.ks)
         for name in ("b1", "b2"):
             if not 0 < getattr(self, name) < 1:
                 raise ValueError(f"{name} must be between 0 and 1, got {getattr(self, name)}")

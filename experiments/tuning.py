@@ -1,8 +1,38 @@
 """Settings chosen by their held-out losses; what is not finite is never better."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike
+
+from experiments.config import ScheduledConfig, check_least
+
+
+@dataclass(frozen=True)
+class TunedConfig(ScheduledConfig):
+    """The same where the validation losses of some seeds choose what fresh ones test.
+
+    Attributes:
+      num_seeds: Fresh seeds, that test losses are of; they follow those of the tuning.
+      num_tuning_seeds: Seeds 0, 1, ..., whose mean validation loss chooses.
+    """
+
+    num_tuning_seeds: int = 3
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_least(self, num_seeds=2, num_tuning_seeds=1)
+
+    @property
+    def tuning_seeds(self) -> range:
+        """Those whose validation losses choose."""
+        return range(self.num_tuning_seeds)
+
+    @property
+    def seeds(self) -> range:
+        """Fresh ones, for the test split."""
+        return range(self.num_tuning_seeds, self.num_tuning_seeds + self.num_seeds)
 
 
 def lowest(losses: ArrayLike, axis: int = -1) -> np.ndarray:

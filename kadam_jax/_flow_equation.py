@@ -47,6 +47,7 @@ def numbers_of(learning_rate, k, b1, b2, eps, strategy, weight_decay, coupled) -
     """Checked, and made before any rounding."""
     check_number("learning_rate", learning_rate)
     check_number("weight_decay", weight_decay)
+    check_not_negative("weight_decay", weight_decay)
     if not isinstance(learning_rate, Tracer) and not learning_rate > 0:
         raise ValueError(f"learning_rate must be positive, got {learning_rate}")
     if not isinstance(coupled, bool | np.bool_):

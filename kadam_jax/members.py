@@ -326,7 +326,9 @@ def _columns(members: Mapping[str, Any]) -> dict[str, Column]:
 def _column(name: str, values: Any) -> Column:
     """One column, shape (num_values, ...), in a dtype that JAX keeps."""
     if isinstance(values, Tracer):
-        raise TypeError(f"axis {name!r} is traced: make members and sweep outside of jit and grad")
+        raise TypeError(
+            f"axis {name!r} is traced: make members and sweep outside of jit, vmap and grad"
+        )
     if isinstance(values, jax.Array) and jnp.issubdtype(values.dtype, jax.dtypes.prng_key):
         column = values
     else:

@@ -271,6 +271,6 @@ def check_not_negative(name: str, value: ArrayLike) -> None:
 
 def _number(name: str, value: ArrayLike) -> np.ndarray:
     array = np.asarray(value)
-    if array.ndim or not jnp.issubdtype(array.dtype, np.number):
+    if array.ndim or array.dtype.kind == "c" or not jnp.issubdtype(array.dtype, np.number):
         raise TypeError(f"{name} must be a number, got {value!r}")
     return array

@@ -230,7 +230,6 @@ def test_every_number_of_a_figure_is_refused_where_it_is_none(name, capsys):
         numbers = value if isinstance(value, tuple) else (value,)
         if not any(isinstance(number, float) for number in numbers):
             continue
-        # Before and behind the others: what compares by order alone, or by a set's, lets some pass.
         for spoilt in {("nan", *map(str, numbers[1:])), (*map(str, numbers[:-1]), "nan")}:
             with pytest.raises((ConfigError, SystemExit)):
                 override(smoke, [f"{field}={','.join(spoilt)}"])

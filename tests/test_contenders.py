@@ -149,13 +149,12 @@ def test_the_measured_parameters_are_what_evaluated_gives():
     np.testing.assert_allclose(zeros["test"], np.log(256), rtol=1e-5)
 
 
-@pytest.mark.parametrize("num_seeds", [5, 20])
-def test_paired_intervals_cover_the_mean(num_seeds):
-    """A bootstrap alone would at 5 seeds in 84% of cases, so that 91% could not be reached."""
+def test_paired_intervals_cover_the_mean_even_with_few_seeds():
+    """A bootstrap alone covers it in 87 of these cases."""
     rng = np.random.default_rng(0)
     covered = 0
     for _ in range(100):
-        _, low, high = paired_interval(rng.normal(1.0, 1.0, num_seeds))
+        _, low, high = paired_interval(rng.normal(1.0, 1.0, 5))
         covered += low <= 1.0 <= high
     assert covered >= 91
 

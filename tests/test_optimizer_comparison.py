@@ -16,7 +16,7 @@ from experiments.figures.optimizer_comparison import FIGURE, compute
 from experiments.intervals import mean_interval
 from experiments.judging import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, judge
 from experiments.optimizer_comparison_plot import plot
-from experiments.optimizer_gains import analyse
+from experiments.optimizer_gains import AXES, analyse
 from experiments.optimizer_grids import Grid, first_few
 from experiments.paired_statistics import paired_interval
 from experiments.results import ChunkStore
@@ -46,10 +46,12 @@ def data(tmp_path_factory):
     return computed(SMALL, tmp_path_factory.mktemp("comparison"))
 
 
-def test_what_is_tested_is_what_had_the_lowest_validation_loss(data):
+@pytest.mark.parametrize(
+    ("name", "contender"), [("schedule_free_adamw",) * 2, ("scaled_2", "kadam_2")]
+)
+def test_what_is_tested_is_what_had_the_lowest_validation_loss(data, name, contender):
     """Trained again outside of the figure, Schedule-free through its averaged parameters."""
-    name = "schedule_free_adamw"
-    arm, contender = data.sel(arm=name), CONTENDERS[name]
+    arm, contender = data.sel(arm=name), CONTENDERS[contender]
     shape = schedule(contender, SMALL.num_steps, SMALL.warmup_steps, SMALL.final_rate)
     trial = text_trial(SMALL.model, CORPUS, batch=SMALL.batch, num_steps=6, eval_batches=2)
     picked = {key: float(arm[key][arm.picked_setting]) for key in ("b1", "b2", "weight_decay")}
@@ -61,10 +63,12 @@ def test_what_is_tested_is_what_had_the_lowest_validation_loss(data):
 
     expected = np.mean([run(seed)["validation"] for seed in SMALL.tuning_seeds])
     np.testing.assert_allclose(arm.picked_validation, expected, rtol=1e-5)
-    assert arm.picked_validation == arm.finalist_validation.min()
-    assert arm.validation.notnull().all()
-    picked_loss = arm.validation.isel(setting=arm.picked_setting, place=arm.picked_place)
-    assert (arm.validation < picked_loss).sum() < SMALL.num_finalists
+    finalists = arm.isel(finalist=arm.finalist_validation.notnull().values)
+    at = {"setting": finalists.finalist_setting, "place": finalists.finalist_place}
+    lowest = np.sort(arm.validation, axis=None)[: finalists.sizes["finalist"]]
+    np.testing.assert_array_equal(
+        arm.validation.isel({k: v.astype(int) for k, v in at.items()}), lowest
+    )
     for seed in SMALL.seeds:
         expected = run(seed)["test"].mean()
         np.testing.assert_allclose(arm.test.sel(seed=seed), expected, rtol=1e-5)
@@ -154,7 +158,8 @@ ADAM_ROWS = SMALL.grids.adamw.settings
         ("num_seeds", {"num_seeds": 1}),
         ("eval_batches", {"eval_batches": 0}),
         ("num_tuning_seeds", {"num_tuning_seeds": 1}),
-        ("num_finalists must be a multiple of k-Adam's 5 arms", {"num_finalists": 6}),
+        ("num_finalists must be a multiple of 5", {"num_finalists": 6}),
+        ("num_finalists must be a multiple of 5", {"num_finalists": 0}),
         ("num_finalists must be .* at most 10", {"num_finalists": 15}),
         ("eps", {"eps": 1e-8}),
     ],
@@ -197,7 +202,7 @@ def made_up(gains=None, picks="scaled_2", spread=0.0, edges=(), diverged=(), see
         {
             "validation": (rates, validation),
             "rate": (("arm", "place"), np.tile(2.0 ** np.arange(8), (len(arms), 1))),
-            **{name: (rates[:2], settings) for name in ("b1", "b2", "weight_decay")},
+            **{name: (rates[:2], settings.copy()) for name in ("b1", "b2", "weight_decay")},
             "finalist_validation": (("arm", "finalist"), validation[:, 0, :2]),
             "picked_setting": ("arm", np.zeros(len(arms), int)),
             "picked_place": ("arm", np.where(np.isin(names, edges), 0, 3)),
@@ -269,7 +274,7 @@ def test_a_claim_follows_the_data_and_is_never_decided_below_the_minimum(claim, 
         ("tuned-kadam-beats-tuned-adamw", "adamw", "scaled_2", "nadamw"),
         ("two-adam-beats-tuned-adamw", "adamw", RECOMMENDED, "scaled_2"),
         ("two-adam-is-the-best-kadam", "root_3", RECOMMENDED, "adamw"),
-        ("tuned-kadam-beats-the-best-rival", "lion", "scaled_2", "root_3"),
+        ("tuned-kadam-beats-the-best-rival", "lion", "root_3", None),
         ("some-kadam-beats-tuned-adamw", "adamw", "root_3", "muon"),
     ],
 )
@@ -308,11 +313,11 @@ def test_without_all_ks_the_best_of_them_is_not_known():
     assert judgement.verdict == INCONCLUSIVE
 
 
-def test_rivals_are_chosen_on_validation():
-    """Equal arms whose luck changes with the seed: the best of them is no better than one."""
-    claim = ROWS["tuned-kadam-beats-the-best-rival"]
-    values = [claim.statistic(made_up(spread=1.0, seed=seed)).value for seed in range(40)]
-    assert abs(np.mean(values)) < 3 * np.std(values) / np.sqrt(40)
+def test_of_several_arms_the_one_with_the_lowest_validation_loss_counts():
+    data = made_up({"lion": 0.2, "muon": 0.3})
+    data.picked_validation.loc[{"arm": "lion"}] = 0.0
+    value = ROWS["tuned-kadam-beats-the-best-rival"].statistic(data).value
+    assert value == pytest.approx(-0.2)  # Lion's, though Muon's test loss is lower
 
 
 @pytest.mark.parametrize(
@@ -335,8 +340,23 @@ def test_an_optimum_at_an_end_of_any_axis_is_flagged_and_named(axis, tried, plac
     data["picked_setting"][0] = place
     data = analyse(data)
     assert data.at_edge.sel(axis=axis)[0] == at_edge
-    assert not data.at_edge[1:].any()
-    assert ("adamw" in data.note) == at_edge
+    assert data.at_edge.sum() == at_edge
+    assert (f"adamw ({AXES[axis]})" in data.note) == at_edge
+
+
+def test_neighbours_along_an_axis_have_the_other_decay_as_picked():
+    """γ was tried below at another β alone."""
+    data = made_up()
+    data["b1"][0, :4] = [0.5, 0.8, 0.9, 0.9]
+    data["b2"][0, :4] = [0.9, 0.95, 0.95, 0.99]
+    data["b1"][0, 4:] = data["b2"][0, 4:] = np.nan
+    data["picked_setting"][0] = 1
+    assert analyse(data).at_edge[0].to_series().to_dict() == {
+        "rate": False,
+        "b1": True,
+        "b2": True,
+        "weight_decay": False,
+    }
 
 
 def test_the_largest_gain_is_significant_where_holms_procedure_begins():

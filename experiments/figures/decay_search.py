@@ -13,7 +13,6 @@ from experiments.config import (
     ConfigError,
     ContendersConfig,
     ImagesConfig,
-    TunedConfig,
     check_least,
     check_rising,
 )
@@ -24,6 +23,7 @@ from experiments.decay_stages import stages, trainer
 from experiments.figures import Figure
 from experiments.running import Run
 from experiments.trials import image_trial, text_trial
+from experiments.tuning import TunedConfig
 from models.cnn import CNNConfig
 
 
@@ -54,7 +54,6 @@ class Config(TunedConfig, ImagesConfig, ContendersConfig):
     """
 
     num_seeds: int = 10
-    num_tuning_seeds: int = 3
     weight_decay: float = 1e-2
     highest_b1: float = 0.97
     b2: tuple[float, float] = (0.4, 0.9999)
@@ -150,15 +149,16 @@ FIGURE = Figure(
     "{num_refined} around the best, one seed each; the best {num_finalists} with "
     "{num_tuning_seeds} seeds; the lowest mean validation loss is chosen. (a) Validation loss of "
     "all members of one seed, no higher than 1.5 nat above the best, and of the paper's five "
-    "strategies at {strategy_rates} times the same; stars are chosen, grey the outer tenth of the "
-    "range. (b) 2-Adam's members by decay, the better the darker, the chosen one and the "
-    "strategies; grey as before. (c) Test loss of tuned AdamW less that of 2-Adam, {num_seeds} "
-    "fresh seeds, mean and paired 95% interval (bootstrap, no narrower than Student's t); on "
-    "images (CNN at {second_model.width:g} of its width, {dataset}, {second_steps} steps, "
-    "cross-entropy) the decays are kept and the learning rate alone is tuned again. A ring marks a "
-    "learning rate near an end of its range. (d) Spearman's correlation of each coordinate with "
-    "validation loss over the members of the whole box that did not diverge: below 0, more is "
-    "better.",
+    "strategies at {strategy_rates} times the same, the best two rates of each with all "
+    "{num_tuning_seeds} seeds; stars are chosen, grey the outer tenth of the range. (b) 2-Adam's "
+    "members by decay, the better the darker, the chosen one and the strategies; grey as before. "
+    "(c) Test loss of tuned AdamW less that of 2-Adam (of the strategies inverse exp and the best "
+    "on validation), {num_seeds} fresh seeds, mean and paired 95% interval (bootstrap, no narrower "
+    "than Student's t); on images (CNN at {second_model.width:g} of its width, {dataset}, "
+    "{second_steps} steps, cross-entropy) the decays are kept and the learning rate alone is tuned "
+    "again. A ring marks a learning rate near an end of its range. (d) Spearman's correlation of "
+    "each coordinate with validation loss over the members of the whole box that did not diverge: "
+    "below 0, more is better.",
     presets={
         "smoke": Config(
             model=SMOKE_MODEL,

@@ -11,7 +11,7 @@ import numpy as np
 import optax
 import xarray as xr
 
-from experiments.config import ConfigError, TunedConfig, check_least, rises
+from experiments.config import ConfigError, check_ks, check_least, rises
 from experiments.contenders import USUAL
 from experiments.figures import Figure
 from experiments.intervals import END_LABEL, ENDS, mean_interval
@@ -21,6 +21,7 @@ from experiments.noisy_training import noisy_trial
 from experiments.rate_basins import optimum
 from experiments.results import labelled
 from experiments.running import Run
+from experiments.tuning import TunedConfig
 from kadam_jax.members import grid, points
 from kadam_jax.optimizer import kadam
 from models.ngram import NGramConfig
@@ -48,7 +49,6 @@ class Config(TunedConfig):
     batch: int = 32
     learning_rate: float = 1e-3
     num_seeds: int = 12
-    num_tuning_seeds: int = 3
     chunk_size: int = 3
     ks: tuple[int, ...] = (1, 2, 3, 5)
     strategy: Literal["inverse_exp", "exp", "scaled", "naive", "root"] = "inverse_exp"
@@ -61,8 +61,7 @@ class Config(TunedConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.ks[:1] != (1,) or len(self.ks) < 2 or not rises(*self.ks):
-            raise ConfigError(f"ks must be 1 and larger integers that increase, got {self.ks}")
+        check_ks(self.ks)
         for name, least, most in (
             ("batch_sizes", 0, np.inf),
             ("gradient_noises", 0, np.inf),

@@ -19,7 +19,6 @@ from experiments.config import (
     SMOKE_MODEL,
     ConfigError,
     ContendersConfig,
-    TunedConfig,
     check_least,
     check_rising,
 )
@@ -30,11 +29,13 @@ from experiments.optimizer_gains import analyse
 from experiments.optimizer_grids import Grid, Grids, Setting, first_few
 from experiments.running import Run
 from experiments.trials import Trial, text_trial
-from experiments.tuning import lowest, lowest_few
-from kadam_jax.members import grid
+from experiments.tuning import TunedConfig, lowest, lowest_few
+from kadam_jax.members import grid, points
 from kadam_jax.strategies import STRATEGIES
 
 KADAM = "kadam"
+COLUMNS = ("b1", "b2", "weight_decay", "rate")
+"""What tells one member of an arm from another, beside the seed."""
 OPTIMIZERS = (*(name for name in CONTENDERS if not name.startswith(KADAM)), KADAM)
 
 
@@ -128,12 +129,11 @@ class Config(TunedConfig, ContendersConfig):
                 f"strategies of all ks), got {found}"
             )
         check_least(self, num_tuning_seeds=2)
-        num_arms = sum(arm.optimizer == KADAM for arm in self.arms)
-        rates, rows = sizes[KADAM]
-        if self.num_finalists % num_arms or not num_arms <= self.num_finalists <= rates * rows:
+        rates, num_arms = sizes[KADAM]  # each of its arms has one setting
+        if self.num_finalists % num_arms or not 0 < self.num_finalists <= rates * num_arms:
             raise ConfigError(
-                f"num_finalists must be a multiple of k-Adam's {num_arms} arms and at most "
-                f"{rates * rows}, got {self.num_finalists}"
+                f"num_finalists must be a multiple of {num_arms}, k-Adam's arms, and at most "
+                f"{rates * num_arms}, got {self.num_finalists}"
             )
 
 
@@ -166,61 +166,55 @@ def _train(config: Config, run: Run, trial: Trial, name: str, arms: list[Arm]) -
     """Tunes the arms of one program, then trains what was picked with fresh seeds."""
     fn = contender_trial(name, trial, config.num_steps, config.warmup_steps, config.final_rate)
 
-    def train(stage, rows, seeds):
-        members = grid(**rows, seed=np.array(seeds))
-        return run.sweep(
-            f"{stage}_{name}", fn, members, chunk_size=config.chunk_size, grid_shape=True
-        )
+    def train(stage, members, seeds):
+        """`validation` and `test`, (arms, members, seeds), of (arms, members, COLUMNS)."""
+        columns = dict(zip(COLUMNS, members.reshape(-1, len(COLUMNS)).T, strict=True))
+        rows = grid(member=points(**columns), seed=np.array(seeds))
+        swept = run.sweep(f"{stage}_{name}", fn, rows, chunk_size=config.chunk_size)
+        return {key: x.reshape(*members.shape[:2], -1) for key, x in swept.items()}
 
     first_seed, *more_seeds = config.tuning_seeds
-    settings = np.array([arm.settings for arm in arms])  # (arms, settings, 3)
     rates = config.learning_rate * np.array(config.grid(arms[0].optimizer).rates)
-    rows = {"setting": _columns(settings.reshape(-1, 3)), "rate": rates}
-    validation = train("tuning", rows, [first_seed])["validation"].reshape(
-        *settings.shape[:2], len(rates)
-    )
-
+    tried = np.array([[(*row, rate) for row in arm.settings for rate in rates] for arm in arms])
+    first = train("tuning", tried, [first_seed])["validation"]
     each = config.num_finalists // sum(arm.optimizer == arms[0].optimizer for arm in config.arms)
-    finalists = np.stack([lowest_few(losses.ravel(), each) for losses in validation])
-    setting, place = np.unravel_index(finalists, validation.shape[1:])
-    arm = np.arange(len(arms))[:, None]
-    rows = {"finalist": _at(settings[arm, setting], rates[place])}
-    more = train("finalists", rows, more_seeds)["validation"].reshape(*finalists.shape, -1)
-    means = np.concatenate([validation[arm, setting, place][..., None], more], -1).mean(-1)
-    best = arm[:, 0], lowest(means)
-    setting, place = setting[best], place[best]
+    finalists = np.stack([lowest_few(losses, each) for losses in first[..., 0]])
+    more = train("finalists", _at(tried, finalists), more_seeds)["validation"]
+    means = np.concatenate([_at(first, finalists), more], -1).mean(-1)
+    picked = np.take_along_axis(finalists, lowest(means)[:, None], 1)
+    test = train("fresh", _at(tried, picked), config.seeds)["test"][:, 0]
 
-    rows = {"arm": _at(settings[arm[:, 0], setting], rates[place])}
-    tested = train("fresh", rows, config.seeds)
-    dims = ("arm", "setting")
+    setting, place = np.divmod(finalists, len(rates))
+    picked_setting, picked_place = np.divmod(picked[:, 0], len(rates))
+    by_setting = tried[:, :: len(rates)]
     return xr.Dataset(
         {
-            "validation": ((*dims, "place"), validation),
+            "validation": (("arm", "setting", "place"), first.reshape(*by_setting.shape[:2], -1)),
             "rate": (("arm", "place"), np.tile(rates, (len(arms), 1))),
-            **{key: (dims, x) for key, x in _columns(settings).items()},
+            **{
+                key: (("arm", "setting"), by_setting[..., column])
+                for column, key in enumerate(COLUMNS[:-1])
+            },
+            "finalist_setting": (("arm", "finalist"), setting),
+            "finalist_place": (("arm", "finalist"), place),
             "finalist_validation": (("arm", "finalist"), means),
-            "picked_setting": ("arm", setting),
-            "picked_place": ("arm", place),
-            "test": (("arm", "seed"), tested["test"]),
+            "picked_setting": ("arm", picked_setting),
+            "picked_place": ("arm", picked_place),
+            "test": (("arm", "seed"), test),
         },
         {
             "arm": [arm.name for arm in arms],
             "optimizer": ("arm", [arm.optimizer for arm in arms]),
-            "setting": np.arange(settings.shape[1]),
+            "setting": np.arange(by_setting.shape[1]),
             "finalist": np.arange(each),
             "seed": np.array(config.seeds),
         },
     )
 
 
-def _columns(settings: np.ndarray) -> dict[str, np.ndarray]:
-    """A member's columns, of settings along a last axis of three."""
-    return dict(zip(("b1", "b2", "weight_decay"), np.moveaxis(settings, -1, 0), strict=True))
-
-
-def _at(settings: np.ndarray, rates: np.ndarray) -> dict[str, np.ndarray]:
-    """The same with a learning rate each."""
-    return _columns(settings.reshape(-1, 3)) | {"rate": rates.ravel()}
+def _at(members: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Those at places (arms, num) along the second axis."""
+    return np.take_along_axis(members, places[..., None], 1)
 
 
 FIGURE = Figure(
@@ -232,18 +226,19 @@ FIGURE = Figure(
     "cosine to {final_rate:g} of the learning rate (Schedule-free AdamW: constant, and measured "
     "through its averaged parameters). Every optimizer is tuned with the same number of runs: "
     "learning rates of its own range times settings of its decays and weight decay with one seed, "
-    "the best {num_finalists} of these with {num_tuning_seeds}, whose mean chooses; k-Adam's "
-    "settings are its strategies at k in {ks}, with the usual decays and weight decay, so each of "
-    "these arms has its learning rate tuned alone. The loss on the first half of the held-out text "
-    "chooses, the second half is the test, with {num_seeds} fresh seeds. (a) How much lower the "
-    "test loss is than tuned AdamW's, mean over paired seeds with its 95% interval (bootstrap, no "
-    "narrower than Student's t), on an axis that is logarithmic beyond ±0.1; filled where it is "
-    "not zero by Holm's procedure over all rows; (picked) is what tuning k-Adam ends with. (b) The "
-    "test loss of each seed, and their mean. A ring marks an arm with a learning rate, γ, β or λ "
-    "at an end of what was tried: beyond it the arm might be better. Second page: validation loss, "
-    "first tuning seed, over the learning rate at the chosen setting (γ, β, λ), of every stage for "
-    "k-Adam; the chosen rate is filled; (a) each optimizer, (b) every k and strategy, k = 3 "
-    "dashed, beside AdamW at its first setting, dotted.",
+    "the best {num_finalists} of these (of k-Adam equally many of each k and strategy) with "
+    "{num_tuning_seeds}, the first included, whose mean chooses; k-Adam's settings are its "
+    "strategies at k in {ks}, with the usual decays and weight decay, so each of these arms has "
+    "its learning rate tuned alone. The loss on the first half of the held-out text chooses, the "
+    "second half is the test, with {num_seeds} fresh seeds. (a) How much lower the test loss is "
+    "than tuned AdamW's, mean over paired seeds with its 95% interval (bootstrap, no narrower than "
+    "Student's t), on an axis that is logarithmic beyond ±0.1; filled where it is not zero by "
+    "Holm's procedure over all rows; (picked) is what tuning k-Adam ends with. (b) The test loss "
+    "of each seed, and their mean. A ring marks an arm with a learning rate, γ, β or λ at an end "
+    "of what was tried (second page: a learning rate): beyond it the arm might be better. Second "
+    "page: validation loss, first tuning seed, over the learning rate at the chosen setting (γ, β, "
+    "λ), of every stage for k-Adam; the chosen rate, by all tuning seeds, is filled; (a) each "
+    "optimizer, (b) every k and strategy, k = 3 dashed, beside AdamW at its first setting, dotted.",
     presets={
         "smoke": Config(
             model=SMOKE_MODEL,
@@ -266,7 +261,7 @@ FIGURE = Figure(
             num_steps=20_000,
             warmup_steps=400,
             learning_rate=3e-3,
-            num_tuning_seeds=3,
+            num_tuning_seeds=5,
             eval_batches=200,
             chunk_size=1,
         ),
@@ -276,6 +271,7 @@ FIGURE = Figure(
     minimum={
         **LAPTOP_MINIMUM,
         "num_seeds": 10,
+        "num_finalists": 20,
         "num_tuning_seeds": 5,
         "eval_batches": 64,
     },

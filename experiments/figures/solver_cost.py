@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
-from experiments.config import LAPTOP_MODEL, SMOKE_MODEL, TrainingConfig, rises
+from experiments.config import LAPTOP_MODEL, SMOKE_MODEL, TrainingConfig, check_rising
 from experiments.figures import Figure
 from experiments.flow_problems import FlowProblem, by_diffrax, logistic, network, quadratic
 from experiments.intervals import END_LABEL, ENDS, means_over_seeds
@@ -66,8 +66,7 @@ class Config(TrainingConfig):
         super().__post_init__()
         for name in ("euler", "exponential", *SOLVERS):
             substeps = getattr(self, name)
-            if len(substeps) < 2 or not rises(0, *substeps):
-                raise ValueError(f"{name} must be two or more rising numbers, got {substeps}")
+            check_rising(**{name: substeps})
         if self.goal not in self.euler:
             raise ValueError(f"goal must be one of euler={self.euler}, got {self.goal}")
         for name in ("reference", "small_reference"):

@@ -172,7 +172,7 @@ LABELS: Mapping[str, tuple[str, str]] = {
         LOSS,
     ),
     "second_rate": ("learning rate of the second task's sweep", "1"),
-    "second_validation": ("validation loss on the second task", "nat/image"),
+    "second_validation": ("validation loss on the second task, first tuning seed", "nat/image"),
     "second_chosen_rate": ("learning rate chosen on the second task", "1"),
     "second_rate_at_edge": ("whether that is the lowest or the highest", "1"),
     "second_test": ("test loss on the second task, fresh seeds", "nat/image"),

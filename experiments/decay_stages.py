@@ -22,8 +22,8 @@ SEARCHED = "searched"
 """The arm of what the search found; the others are AdamW and the paper's strategies."""
 ARMS = (ADAMW, SEARCHED, *STRATEGIES)
 
-RATES_OF_A_STRATEGY = 2
-"""That are trained with more seeds."""
+FEW_RATES = 2
+"""Of each decays that have their learning rate tuned: what all tuning seeds choose of."""
 
 Train = Callable[[str, str, np.ndarray, Sequence[int]], Mapping[str, np.ndarray]]
 """`train(stage, optimizer, settings, seeds)`: `validation` and `test`, (num_settings, num_seeds),
@@ -144,8 +144,6 @@ def with_all_coordinates(settings: np.ndarray, axes: Sequence[str]) -> np.ndarra
 def tune_strategies(config: Any, train: Train) -> xr.Dataset:
     """Tunes the learning rate of 2-Adam with the decays of each of the paper's strategies.
 
-    All rates with one seed, the best of each strategy with more, whose mean decides.
-
     Args:
       config: With the fields of the figure's `Config`.
       train: Of the first task.
@@ -153,27 +151,19 @@ def tune_strategies(config: Any, train: Train) -> xr.Dataset:
     Returns:
       The sweep over `strategy` and `strategy_rate`, and what was chosen of it over `strategy`.
     """
-    first_seed, *more_seeds = config.tuning_seeds
     rates = np.array(config.strategy_rates) * config.learning_rate
     settings = np.array(
         [[_of_strategy(strategy, rate) for rate in rates] for strategy in STRATEGIES]
     )
-
-    def validate(stage, settings, seeds):  # (strategies, rates, coordinates)
-        losses = train(stage, KADAM, settings.reshape(-1, len(COORDINATES)), seeds)["validation"]
-        return losses.astype(float).reshape(*settings.shape[:2], len(seeds))
-
-    validation = validate("strategies", settings, [first_seed])
-    finalists = np.stack([lowest_few(losses, RATES_OF_A_STRATEGY) for losses in validation[..., 0]])
-    rows = np.arange(len(settings))
-    others = validate("strategies_tuned", settings[rows[:, None], finalists], more_seeds)
-    means = np.concatenate([validation[rows[:, None], finalists], others], -1).mean(-1)
-    places = finalists[rows, lowest(means)]
+    validation, places, means = tune_rates(config, train, "strategies", KADAM, settings)
     return xr.Dataset(
         {
-            "strategy_validation": (("strategy", "strategy_rate"), validation[..., 0]),
-            "strategy_setting": (("strategy", "coordinate"), settings[rows, places]),
-            "strategy_mean": ("strategy", np.where(np.isfinite(means), means, np.inf).min(1)),
+            "strategy_validation": (("strategy", "strategy_rate"), validation),
+            "strategy_setting": (
+                ("strategy", "coordinate"),
+                settings[np.arange(len(places)), places],
+            ),
+            "strategy_mean": ("strategy", means),
             "strategy_at_edge": ("strategy", np.isin(places, [0, len(rates) - 1])),
         },
         {
@@ -182,6 +172,38 @@ def tune_strategies(config: Any, train: Train) -> xr.Dataset:
             "coordinate": list(COORDINATES),
         },
     )
+
+
+def tune_rates(
+    config: Any, train: Train, stage: str, name: str, settings: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Chooses learning rates: all of them with one seed, the best few with all tuning seeds.
+
+    Args:
+      config: With `tuning_seeds`.
+      train: Of the task.
+      stage: Part of the sweeps' names.
+      name: Of the optimizer.
+      settings: (num_decays, num_rates, num_axes).
+
+    Returns:
+      Validation losses with the first seed, (num_decays, num_rates); then for each of the decays
+      the place of the rate with the lowest mean, and that mean, infinite if all diverged.
+    """
+    first_seed, *more_seeds = config.tuning_seeds
+
+    def validate(stage, settings, seeds):
+        losses = train(stage, name, settings.reshape(-1, settings.shape[-1]), seeds)["validation"]
+        return losses.astype(float).reshape(*settings.shape[:2], len(seeds))
+
+    first = validate(stage, settings, [first_seed])
+    finalists = np.stack([lowest_few(losses, FEW_RATES) for losses in first[..., 0]])
+    rows = np.arange(len(settings))[:, None]
+    others = validate(f"{stage}_few", settings[rows, finalists], more_seeds)
+    means = np.concatenate([first[rows, finalists], others], -1).mean(-1)
+    best = lowest(means)[:, None]
+    chosen, mean = (np.take_along_axis(x, best, 1)[:, 0] for x in (finalists, means))
+    return first[..., 0], chosen, np.where(np.isfinite(mean), mean, np.inf)
 
 
 def _of_strategy(strategy: str, rate: float) -> tuple[float, ...]:
@@ -247,11 +269,10 @@ def confirm(config: Any, train: Train, searched: xr.Dataset) -> xr.Dataset:
         one = searched.sel(optimizer=name)
         decays = one.setting.isel(member=one.chosen).sel(coordinate=list(axes[:-1])).values
         settings = np.column_stack([np.tile(decays, (len(rates), 1)), rates])
-        validation = train("rates", name, settings, config.tuning_seeds)["validation"]
-        place = lowest(validation.astype(float).mean(1))
+        validation, (place,), _ = tune_rates(config, train, "rates", name, settings[None])
         fresh = train("fresh", name, settings[place][None], config.seeds)["test"][0]
         found = {
-            "second_validation": (("second_rate", "tuning_seed"), validation),
+            "second_validation": ("second_rate", validation[0]),
             "second_chosen_rate": rates[place],
             "second_rate_at_edge": place in (0, len(rates) - 1),
             "second_test": ("seed", fresh),

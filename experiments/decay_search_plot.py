@@ -2,7 +2,7 @@
 
 import numpy as np
 import xarray as xr
-from matplotlib import axes, cm, colors, figure, ticker
+from matplotlib import axes, cm, colors, figure
 
 from experiments import plotting
 from experiments.strategy_comparison_plot import STRATEGIES
@@ -18,8 +18,6 @@ SHOWN = 0.25
 """The share of members, the best, whose decays are drawn."""
 ROOM = 1.5
 """How much worse than the best the members are that have a place of their own, in nats."""
-LINEAR = 0.1
-"""Differences within this of 0 are drawn to scale, in nats."""
 
 
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
@@ -127,11 +125,6 @@ def _gains(panel: axes.Axes, data: xr.Dataset) -> str:
             panel.plot(gain[0], place, color=colour, **plotting.RING)
     panel.axvline(0, color=ADAMW[1], linestyle=":", linewidth=0.9)
     plotting.label_rows(panel, [name for name, *_ in rows])
-    panel.set_xscale("symlog", linthresh=LINEAR)
-    panel.xaxis.set_major_locator(
-        ticker.SymmetricalLogLocator(base=10, linthresh=LINEAR, subs=(1, 3))
-    )
-    panel.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
     panel.set(xlabel="AdamW's test loss less 2-Adam's (nat)", ylabel="decays and task")
     return f"better than tuned AdamW to the right, {data.sizes['seed']} fresh seeds"
 

@@ -97,7 +97,7 @@ def _gains(panel: axes.Axes, data: xr.Dataset) -> str:
     panel.set(xlabel="test loss of AdamW less the arm's (nats per token)", ylabel="arm")
     ends = data.gain.values[np.isfinite(data.gain.values)]
     panel.set_xlim(1.2 * min(-LINEAR, ends.min(initial=0)), 1.2 * max(LINEAR, ends.max(initial=0)))
-    return f"gain over tuned AdamW, better to the right, {data.sizes['seed']} fresh seeds"
+    return f"gain over tuned AdamW, {data.sizes['seed']} fresh seeds"
 
 
 def _tests(panel: axes.Axes, data: xr.Dataset) -> str:

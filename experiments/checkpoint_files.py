@@ -7,6 +7,8 @@ FOLDER/STEP/run/      run.json: schema, configuration, data position, metrics, w
 
 import hashlib
 import json
+import shutil
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,8 @@ ARRAYS, RUN = ITEMS = ("arrays", "run")
 RUN_FILE = "run.json"
 CHECKSUMS = "checksums.json"
 ORBAX_MARK = "_CHECKPOINT_METADATA"
+SETTLED, PATIENCE = 0.2, 5.0
+"""Seconds without anything new after a failed write, and how long that is waited for."""
 SCHEMA = 1
 """Of run.json; another number for another meaning of what is in a checkpoint."""
 
@@ -65,6 +69,16 @@ def damaged_file(path: Path, items: Sequence[str] = ITEMS) -> str | None:
         except (ValueError, TypeError):
             return f"{item}/{CHECKSUMS} is not what was written"
     return None
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Removes what a failed write has left, and what its other threads still add, for a while."""
+    seen = start = time.monotonic()
+    while time.monotonic() < min(seen + SETTLED, start + PATIENCE):
+        for path in folder.glob(f"*{ocp.utils.TMP_DIR_SUFFIX}*"):
+            shutil.rmtree(path, ignore_errors=True)
+            seen = time.monotonic()
+        time.sleep(SETTLED / 10)
 
 
 class _Checked(ocp.CheckpointHandler):

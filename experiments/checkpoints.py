@@ -6,7 +6,6 @@ import logging
 import math
 import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
@@ -36,6 +35,7 @@ from experiments.checkpoint_files import (
     damaged_file,
     handlers,
     read_runs,
+    remove_unfinished,
 )
 from experiments.outcomes import Failed
 from experiments.results import DamagedFile
@@ -237,8 +237,7 @@ class Checkpoints:
             yield
         except (OSError, ValueError, RuntimeError) as error:
             if jax.process_index() == 0:
-                for path in self._folder.glob(f"*{ocp.utils.TMP_DIR_SUFFIX}*"):
-                    shutil.rmtree(path, ignore_errors=True)
+                remove_unfinished(self._folder)
             self._manager.reload()  # it has forgotten those that the lost one was to replace
             raise Failed(
                 f"a checkpoint in {self._folder} was not written: {_reason(error)}"

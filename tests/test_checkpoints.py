@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -414,6 +415,25 @@ def test_a_disk_that_is_full_is_one_sentence_and_nothing_half_written(
         checkpoints.save(2, large, {})
     assert names(tmp_path) == ["2"]
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_what_a_failed_write_still_adds_is_removed_too(tmp_path):
+    """Threads that have not noticed make the folder anew, or fill it while it is being removed."""
+    (tmp_path / "1").mkdir()
+
+    def write():
+        for place in range(40):
+            with contextlib.suppress(FileNotFoundError):
+                half = tmp_path / "2.orbax-checkpoint-tmp" / "arrays"
+                half.mkdir(parents=True, exist_ok=True)
+                (half / str(place)).write_bytes(b"")
+            time.sleep(0.01)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    checkpoint_files.remove_unfinished(tmp_path)
+    writer.join()
+    assert names(tmp_path) == ["1"]
 
 
 def test_a_folder_that_vanishes_is_one_sentence(tmp_path):

@@ -1,6 +1,7 @@
 """experiments/figures/decay_search.py, its box, stages, analysis and claims."""
 
 import dataclasses
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -139,9 +140,10 @@ def data(computed):
     return computed[0]
 
 
+@partial(jax.jit, static_argnames=("name", "steps", "warmup"))
 def trained(name, setting, seed, steps=CONFIG.num_steps, warmup=CONFIG.warmup_steps):
     """A member by the library's and optax's own optimizers."""
-    values = dict(zip(COORDINATES, np.asarray(setting, float), strict=True))
+    values = dict(zip(COORDINATES, setting, strict=True))
     shape = optax.warmup_cosine_decay_schedule(0.0, 1.0, warmup, steps, CONFIG.final_rate)
 
     def rate(count):
@@ -170,10 +172,10 @@ def chosen_rate(name, setting, rates, losses, *steps):
 def test_members_are_trained_as_they_are_labelled(data, name):
     one = data.sel(optimizer=name)
     for member in (2, 9):
-        expected = trained(name, one.setting[member], 0)["validation"]
+        expected = trained(name, one.setting[member].values, 0)["validation"]
         np.testing.assert_allclose(one.validation[member], expected, rtol=1e-4)
     arm = {ADAMW: ADAMW, KADAM: SEARCHED}[name]
-    expected = trained(name, data.arm_setting.sel(arm=arm), 4)["test"].mean()
+    expected = trained(name, data.arm_setting.sel(arm=arm).values, 4)["test"].mean()
     np.testing.assert_allclose(data.test.sel(arm=arm, seed=4), expected, rtol=1e-4)
 
 
@@ -219,7 +221,7 @@ def test_strategies_are_the_papers_with_the_rate_that_validation_chose(data):
 @pytest.mark.parametrize("name", AXES)
 def test_on_the_second_task_the_rate_alone_is_tuned_again(data, name):
     one = data.sel(optimizer=name)
-    setting = data.arm_setting.sel(arm={ADAMW: ADAMW, KADAM: SEARCHED}[name]).copy()
+    setting = data.arm_setting.sel(arm={ADAMW: ADAMW, KADAM: SEARCHED}[name]).values.copy()
     steps = CONFIG.second_steps, CONFIG.second_warmup
     place, _ = chosen_rate(name, setting, one.second_rate, one.second_validation, *steps)
     assert one.second_chosen_rate == one.second_rate[place]

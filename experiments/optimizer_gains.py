@@ -47,10 +47,9 @@ def analyse(data: xr.Dataset) -> xr.Dataset:
 
 
 def _at_edge(data: xr.Dataset, axis: str) -> np.ndarray:
-    """Whether nothing beyond each arm's pick was tried along an axis, the other decay as picked.
+    """Whether nothing beyond each arm's pick was tried along an axis, `AS_PICKED` as picked.
 
-    λ counts as picked where it is the axis alone: at its best γ and β are hardly others. Beyond 0
-    there is nothing, and an axis along which the arm never varies has no ends.
+    Beyond 0 there is nothing; an axis along which the arm never varies has no ends.
     """
     along = "place" if axis == "rate" else "setting"
     at_pick = {along: data[f"picked_{along}"]}
@@ -90,7 +89,8 @@ AS_PICKED: Mapping[str, tuple[str, ...]] = {
     "b2": ("b1",),
     "weight_decay": ("b1", "b2"),
 }
-"""What has to be as picked for settings to be neighbours along an axis."""
+"""What neighbours along an axis have in common; those along γ or β may differ in λ, which hardly
+moves the best ones."""
 NATS = "nat/token"
 GAIN = "test loss of tuned AdamW less the arm's, positive where it is better, mean over fresh seeds"
 LABELS = END_LABEL | {

@@ -125,6 +125,7 @@ def _gains(panel: axes.Axes, data: xr.Dataset) -> str:
             panel.plot(gain[0], place, color=colour, **plotting.RING)
     panel.axvline(0, color=ADAMW[1], linestyle=":", linewidth=0.9)
     plotting.label_rows(panel, [name for name, *_ in rows])
+    panel.locator_params(axis="x", nbins=5)
     panel.set(xlabel="AdamW's test loss less 2-Adam's (nat)", ylabel="decays and task")
     return f"better than tuned AdamW to the right, {data.sizes['seed']} fresh seeds"
 

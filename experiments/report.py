@@ -40,17 +40,19 @@ ORIGINS = {
 }
 SCALES = {
     "smoke": ": too small to decide anything; it shows that everything runs",
-    "laptop": ", small networks (transformers of one layer of width 64, narrow CNNs) for some "
-    "hundred steps, minutes on two cores: larger ones may differ, and every figure states its size",
+    "laptop": ", small networks (transformers of one or two layers of width 64, a feed-forward "
+    "one, narrow CNNs) for some hundred steps, minutes on two cores: larger ones may differ, and "
+    "every figure states its size",
     "paper": ", the paper's own sizes where it has the experiment, text from the embedded corpus",
 }
 """What the page opens with, by preset."""
 STATED = ("rules", "claims_commit", "git_commit", "command", "date", "wall_seconds", "device")
 """Attributes of a dataset that the page cannot do without."""
 WITH_THE_CODE = "committed with the code, not run here"
+CORRECTED = "hold with a correction"
 GROUPS = {
     "hold": SUPPORTED,
-    "hold with a correction": "corrected",
+    CORRECTED: "corrected",
     "do not hold": NOT_SUPPORTED,
     "are not decided at this scale": INCONCLUSIVE,
     "are not run": INCONCLUSIVE,
@@ -59,7 +61,7 @@ GROUPS = {
 a correction holds what is not supported where the claim that corrects it is."""
 ONE = {
     "hold": "holds",
-    "hold with a correction": "with a correction",
+    CORRECTED: "with a correction",
     "do not hold": "does not hold",
     "are not decided at this scale": "not decided",
     "are not run": "not run",
@@ -162,7 +164,8 @@ def render(sections: Collection[Section], preset: str) -> str:
         scales=SCALES,
         origins=origins,
         commits=commits,
-        groups=_groups(judgements),
+        groups=(groups := _groups(judgements)),
+        corrected=next(group for title, _, group in groups if title == CORRECTED),
         questions=QUESTIONS,
         verdicts=ONE,
     )
@@ -181,7 +184,7 @@ def _group(judgement: Judgement, supported: Container[str]) -> str:
     if judgement.remark == NOT_RUN:
         return "are not run"
     if judgement.verdict == NOT_SUPPORTED and judgement.claim.corrected_by in supported:
-        return "hold with a correction"
+        return CORRECTED
     return {
         SUPPORTED: "hold",
         NOT_SUPPORTED: "do not hold",

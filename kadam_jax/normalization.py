@@ -264,9 +264,9 @@ def check_decays(name: str, decays: Iterable[Any], *, open_at_zero: bool = False
 
 
 def check_not_negative(name: str, value: ArrayLike) -> None:
-    """Raise TypeError or ValueError for a concrete `value` that is no number of at least 0."""
-    if not isinstance(value, Tracer) and not _number(name, value) >= 0:
-        raise ValueError(f"{name} must be at least 0, got {value}")
+    """Raise TypeError or ValueError for a concrete `value` that is no finite number from 0 on."""
+    if not isinstance(value, Tracer) and not 0 <= _number(name, value) < np.inf:
+        raise ValueError(f"{name} must be finite and at least 0, got {value}")
 
 
 def _number(name: str, value: ArrayLike) -> np.ndarray:

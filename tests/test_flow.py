@@ -633,7 +633,7 @@ def test_memory_grows_with_what_is_saved_alone():
         ({"coupled": "no"}, TypeError, "coupled must be a Python bool, .* got 'no'"),
         ({"b1": 1e-30}, ValueError, "b1 must be at least 1.17.*e-38 at every stage, got 0.0"),
         ({"b2": [1e-40]}, ValueError, "b2 must be at least 1.17.*e-38 at every stage, got 1e-40"),
-        ({"eps": -1.0}, ValueError, "eps must be at least 0, got -1.0"),
+        ({"eps": -1.0}, ValueError, "eps must be finite and at least 0, got -1.0"),
         ({"params": jnp.arange(3)}, TypeError, "params must be floating point or complex"),
         (
             {"params": {"a": None}},

@@ -737,7 +737,7 @@ def predict(initial=1.0, updates=ONES, **overrides):
         (lambda: scale_by_coarse_grained_normalization(b1=ONES / 2), TypeError, "b1 must be a num"),
         (lambda: scale_by_coarse_grained_normalization(b1=1.0), ValueError, "b1 must be in"),
         (lambda: scale_by_coarse_grained_normalization(b2=-0.1), ValueError, "b2 must be in"),
-        (lambda: scale_by_coarse_grained_normalization(eps=-1.0), ValueError, "eps must be at"),
+        (lambda: scale_by_coarse_grained_normalization(eps=-1.0), ValueError, "eps must be finite"),
         (
             lambda: COARSE.update(np.arange(3), COARSE.init(ONES)),
             TypeError,

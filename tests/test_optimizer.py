@@ -253,7 +253,7 @@ def test_mu_dtype_is_for_mu_of_every_stage():
         (dict(b1="0.9"), TypeError, "b1 must be a number, got '0.9'"),
         (dict(b2=None), TypeError, "b2 must be a number, got None"),
         (dict(eps="a"), TypeError, "eps must be a number, got 'a'"),
-        (dict(eps=-1e-8), ValueError, "eps must be at least 0, got -1e-08"),
+        (dict(eps=-1e-8), ValueError, "eps must be finite and at least 0, got -1e-08"),
     ],
 )
 def test_errors_name_the_argument_the_value_and_what_would_be_right(
@@ -284,8 +284,9 @@ def test_what_would_go_wrong_silently_is_an_error():
         ("0.1", TypeError, "must be a number or a schedule, got '0.1'"),
         ([0.1, 0.2], TypeError, "must be a number or a schedule"),
         (np.ones(2), TypeError, "must be a number or a schedule"),
-        (-0.1, ValueError, "must be at least 0, got -0.1"),
-        (float("nan"), ValueError, "must be at least 0, got nan"),
+        (-0.1, ValueError, "must be finite and at least 0, got -0.1"),
+        (float("nan"), ValueError, "must be finite and at least 0, got nan"),
+        (float("inf"), ValueError, "must be finite and at least 0, got inf"),
     ],
 )
 def test_a_rate_is_a_schedule_or_a_number_of_at_least_0(name, rate, error, message):

@@ -57,7 +57,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
             correction="Adam or 2-Adam, tuned alike, has the lower loss there.",
         ),
         Claim(
-            id=f"larger-k-gains-with-{name}",
+            id=f"larger-k-loses-less-with-{name}",
             figure="noise_robustness",
             section="§4.3",
             statement="What a k larger than 2 gains over Adam grows, or what it loses shrinks, "

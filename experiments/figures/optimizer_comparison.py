@@ -229,17 +229,17 @@ FIGURE = Figure(
     "the best {num_finalists} of these (of k-Adam equally many of each k and strategy) with "
     "{num_tuning_seeds}, the first included, whose mean chooses. Settings lie around the best of "
     "earlier searches; k-Adam's are its strategies at k in {ks}, with the usual decays and weight "
-    "decay, so each of these arms has its learning rate tuned alone. The loss on the first half of "
-    "the held-out text chooses, the second half is the test, with {num_seeds} fresh seeds. (a) How "
-    "much lower the test loss is than tuned AdamW's, mean over paired seeds with its 95% interval "
-    "(bootstrap, no narrower than Student's t), on an axis that is logarithmic beyond ±0.1; filled "
-    "where it is not zero by Holm's procedure over all rows; (picked) is what tuning k-Adam ends "
-    "with. (b) The test loss of each seed, and their mean. A ring marks an arm with a learning "
-    "rate, γ, β or λ at an end of what was tried (second page: a learning rate): beyond it the arm "
-    "might be better. Second page: validation loss, first tuning seed, over the learning rate at "
-    "the chosen setting (γ, β, λ), of every stage for k-Adam; the chosen rate, by all tuning "
-    "seeds, is filled; (a) each optimizer, (b) every k and strategy, k = 3 dashed, beside AdamW at "
-    "its first setting, dotted.",
+    "decay, untuned, so each of these arms has its learning rate tuned alone. The loss on the "
+    "first half of the held-out text chooses, the second half is the test, with {num_seeds} fresh "
+    "seeds, {eval_batches} batches of each. (a) How much lower the test loss is than tuned "
+    "AdamW's, mean over paired seeds with its 95% interval (bootstrap, no narrower than Student's "
+    "t), on an axis that is logarithmic beyond ±0.1; filled where it is not zero by Holm's "
+    "procedure over all rows; (picked) is what tuning k-Adam ends with. (b) The test loss of each "
+    "seed, and their mean. A ring marks an arm with a learning rate, γ, β or λ at an end of what "
+    "was tried (second page: a learning rate): beyond it the arm might be better. Second page: "
+    "validation loss, first tuning seed, over the learning rate at the chosen setting (γ, β, λ), "
+    "of every stage for k-Adam; the chosen rate, by all tuning seeds, is filled; (a) each "
+    "optimizer, (b) every k and strategy, k = 3 dashed, beside AdamW at its first setting, dotted.",
     presets={
         "smoke": Config(
             model=SMOKE_MODEL,

@@ -4,6 +4,7 @@ import base64
 import collections
 import math
 import operator
+import re
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,7 +158,12 @@ def render(sections: Collection[Section], preset: str) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"number": number, "interval": interval, "acceptable": acceptable}
+    environment.filters |= {
+        "number": number,
+        "interval": interval,
+        "acceptable": acceptable,
+        "words": words,
+    }
     return environment.get_template("report.html").render(
         sections=sections,
         preset=preset,
@@ -190,6 +196,15 @@ def _group(judgement: Judgement, supported: Container[str]) -> str:
         NOT_SUPPORTED: "do not hold",
         INCONCLUSIVE: "are not decided at this scale",
     }[judgement.verdict]
+
+
+def words(claim: str) -> str:
+    """A claim's id to be read; exponents keep their sign.
+
+    >>> words("flow-tracks-adam-at-1e-4")
+    'flow tracks adam at 1e-4'
+    """
+    return re.sub(r"(?<!\de)-", " ", claim)
 
 
 def number(value: float) -> str:

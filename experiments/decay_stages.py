@@ -14,7 +14,7 @@ from experiments.contenders import ADAMW, contender_trial, strategy_decays
 from experiments.decay_box import AXES, COORDINATES, KADAM, around, at_edge, sobol
 from experiments.running import Run
 from experiments.trials import Trial
-from experiments.tuning import lowest, lowest_few
+from experiments.tuning import choose_by_halving, lowest, lowest_few
 from kadam_jax.members import grid, points
 from kadam_jax.strategies import STRATEGIES
 
@@ -112,17 +112,19 @@ def search(config: Any, train: Train, name: str) -> xr.Dataset:
     cube = np.concatenate([cube, refined])
 
     settings = config.box.settings(cube, axes)
-    finalists = lowest_few(validation, config.num_finalists)
-    others = train("finalists", name, settings[finalists], more_seeds)["validation"]
-    finalist_validation = np.column_stack([validation[finalists], others]).astype(float)
-    chosen = finalists[lowest(finalist_validation.mean(1))]
+    finalists, finalist_validation, (chosen,) = choose_by_halving(
+        validation[None].astype(float),
+        settings[None],
+        config.num_finalists,
+        lambda settings: train("finalists", name, settings[0], more_seeds)["validation"][None],
+    )
     edges = dict(zip(axes, at_edge(cube[chosen][None], axes)[0], strict=True))
     return xr.Dataset(
         {
             "setting": (("member", "coordinate"), with_all_coordinates(settings, axes)),
             "validation": ("member", validation),
-            "finalist_member": ("finalist", finalists),
-            "finalist_validation": (("finalist", "tuning_seed"), finalist_validation),
+            "finalist_member": ("finalist", finalists[0]),
+            "finalist_validation": (("finalist", "tuning_seed"), finalist_validation[0]),
             "chosen": chosen,
             "coordinate_at_edge": ("coordinate", [edges.get(c, False) for c in COORDINATES]),
         },
@@ -196,14 +198,12 @@ def tune_rates(
         losses = train(stage, name, settings.reshape(-1, settings.shape[-1]), seeds)["validation"]
         return losses.astype(float).reshape(*settings.shape[:2], len(seeds))
 
-    first = validate(stage, settings, [first_seed])
-    finalists = np.stack([lowest_few(losses, FEW_RATES) for losses in first[..., 0]])
-    rows = np.arange(len(settings))[:, None]
-    others = validate(f"{stage}_few", settings[rows, finalists], more_seeds)
-    means = np.concatenate([first[rows, finalists], others], -1).mean(-1)
-    best = lowest(means)[:, None]
-    chosen, mean = (np.take_along_axis(x, best, 1)[:, 0] for x in (finalists, means))
-    return first[..., 0], chosen, np.where(np.isfinite(mean), mean, np.inf)
+    first = validate(stage, settings, [first_seed])[..., 0]
+    finalists = choose_by_halving(
+        first, settings, FEW_RATES, lambda few: validate(f"{stage}_few", few, more_seeds)
+    )
+    means = finalists.losses.mean(-1)
+    return first, finalists.chosen, np.where(np.isfinite(means), means, np.inf).min(1)
 
 
 def _of_strategy(strategy: str, rate: float) -> tuple[float, ...]:

@@ -145,6 +145,7 @@ def write_report(
 def render(sections: Collection[Section], preset: str) -> str:
     """The page as HTML, every value escaped."""
     judgements = [judgement for section in sections for judgement in section.judgements]
+    groups = _groups(judgements)
     origins = collections.defaultdict(list)
     commits = collections.defaultdict(list)
     for section in sections:
@@ -170,7 +171,7 @@ def render(sections: Collection[Section], preset: str) -> str:
         scales=SCALES,
         origins=origins,
         commits=commits,
-        groups=(groups := _groups(judgements)),
+        groups=groups,
         corrected=next(group for title, _, group in groups if title == CORRECTED),
         questions=QUESTIONS,
         verdicts=ONE,

@@ -2,8 +2,7 @@
 
 Losses are of fresh seeds on the test split, paired by seed. Where a learning rate was chosen near
 an end of its range, that of any arm of a side, it may be better than measured: the interval is open
-to there. An end of
-the decays' box opens nothing: it is what was searched, and is flagged.
+to there. An end of the decays' box opens nothing: it is what was searched, and is flagged.
 """
 
 import math

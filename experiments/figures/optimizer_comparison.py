@@ -29,7 +29,7 @@ from experiments.optimizer_gains import analyse
 from experiments.optimizer_grids import Grid, Grids, Setting, first_few
 from experiments.running import Run
 from experiments.trials import Trial, text_trial
-from experiments.tuning import TunedConfig, lowest, lowest_few
+from experiments.tuning import TunedConfig, choose_by_halving
 from kadam_jax.members import grid, points
 from kadam_jax.strategies import STRATEGIES
 
@@ -176,16 +176,16 @@ def _train(config: Config, run: Run, trial: Trial, name: str, arms: list[Arm]) -
     first_seed, *more_seeds = config.tuning_seeds
     rates = config.learning_rate * np.array(config.grid(arms[0].optimizer).rates)
     tried = np.array([[(*row, rate) for row in arm.settings for rate in rates] for arm in arms])
-    first = train("tuning", tried, [first_seed])["validation"]
+    first = train("tuning", tried, [first_seed])["validation"][..., 0]
     each = config.num_finalists // sum(arm.optimizer == arms[0].optimizer for arm in config.arms)
-    finalists = np.stack([lowest_few(losses, each) for losses in first[..., 0]])
-    more = train("finalists", _at(tried, finalists), more_seeds)["validation"]
-    means = np.concatenate([_at(first, finalists), more], -1).mean(-1)
-    picked = np.take_along_axis(finalists, lowest(means)[:, None], 1)
-    test = train("fresh", _at(tried, picked), config.seeds)["test"][:, 0]
+    finalists = choose_by_halving(
+        first, tried, each, lambda members: train("finalists", members, more_seeds)["validation"]
+    )
+    picked = tried[np.arange(len(arms)), finalists.chosen]
+    test = train("fresh", picked[:, None], config.seeds)["test"][:, 0]
 
-    setting, place = np.divmod(finalists, len(rates))
-    picked_setting, picked_place = np.divmod(picked[:, 0], len(rates))
+    setting, place = np.divmod(finalists.places, len(rates))
+    picked_setting, picked_place = np.divmod(finalists.chosen, len(rates))
     by_setting = tried[:, :: len(rates)]
     return xr.Dataset(
         {
@@ -197,7 +197,7 @@ def _train(config: Config, run: Run, trial: Trial, name: str, arms: list[Arm]) -
             },
             "finalist_setting": (("arm", "finalist"), setting),
             "finalist_place": (("arm", "finalist"), place),
-            "finalist_validation": (("arm", "finalist"), means),
+            "finalist_validation": (("arm", "finalist"), finalists.losses.mean(-1)),
             "picked_setting": ("arm", picked_setting),
             "picked_place": ("arm", picked_place),
             "test": (("arm", "seed"), test),
@@ -210,11 +210,6 @@ def _train(config: Config, run: Run, trial: Trial, name: str, arms: list[Arm]) -
             "seed": np.array(config.seeds),
         },
     )
-
-
-def _at(members: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Those at places (arms, num) along the second axis."""
-    return np.take_along_axis(members, places[..., None], 1)
 
 
 FIGURE = Figure(

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from kadam_jax.normalization import _quotient as quotient
-from kadam_jax.normalization import accumulator_dtype, check_decays, check_not_negative
+from kadam_jax._numerics import accumulator_dtype, quotient
+from kadam_jax.normalization import check_decays, check_not_negative
 from kadam_jax.strategies import stage_decays
 
 # All the weight in a moving average of rate a = (1-b)/b at s = t/η, where b = 1/(1+a).

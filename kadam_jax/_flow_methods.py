@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from kadam_jax._flow_equation import Corrections, Numbers, cast, stage_updates
-from kadam_jax.normalization import _quotient as quotient
-from kadam_jax.normalization import hypot
+from kadam_jax._numerics import hypot, quotient
 
 
 class Part(NamedTuple):

@@ -11,7 +11,7 @@ import optax
 
 from kadam_jax._flow_equation import Numbers, cast, corrections_at, gradient_of, stage_updates
 from kadam_jax._flow_methods import METHODS, Part
-from kadam_jax.normalization import accumulator_dtype
+from kadam_jax._numerics import accumulator_dtype
 
 
 class FlowState(NamedTuple):

@@ -14,6 +14,8 @@ import optax
 from jax.core import Tracer
 from jax.typing import ArrayLike, DTypeLike
 
+from kadam_jax._numerics import accumulator_dtype, average_weight, hypot, quotient
+
 
 class ScaleByAdaptiveNormalizationState(NamedTuple):
     """State of one stage; neither average is bias-corrected."""
@@ -186,70 +188,21 @@ def _advance(x, modulus, mu, rms, c: Coefficients):
     new_mu = old_mu - c.mu_gain * old_mu + c.mu_gain * x  # exactly x where the gain is 1
     new_rms = hypot(rms - c.rms_loss * rms, c.rms_gain * modulus)
     numerator = c.correction * new_mu
-    u, new_modulus = (_quotient(x, new_rms, c.eps) for x in (numerator, jnp.abs(numerator)))
+    u, new_modulus = (quotient(x, new_rms, c.eps) for x in (numerator, jnp.abs(numerator)))
     return u, new_modulus, new_mu.astype(mu.dtype), new_rms
-
-
-# Both functions below keep 0/0 out by a maximum with the smallest normal number, one operation, and
-# have their derivatives written out: of 0/0 it is 0. The fewer operations, the faster XLA compiles.
-
-
-@jax.custom_jvp
-def hypot(a: jax.Array, b: jax.Array) -> jax.Array:
-    """√(a²+b²) for a, b >= 0, exact under scaling by powers of two; at (0, 0) the derivative is 0.
-
-    The ratio is used once: XLA's CPU fusion writes out a quotient that has two users.
-    """
-    largest = jnp.maximum(a, b)
-    ratio = jnp.minimum(a, b) / jnp.maximum(largest, jnp.finfo(a.dtype).tiny)
-    return largest * jnp.sqrt(1 + jnp.square(ratio))
-
-
-@hypot.defjvp
-def _hypot_jvp(primals, tangents):
-    (a, b), (a_dot, b_dot) = primals, tangents
-    root = hypot(a, b)
-    divisor = jnp.where(root != 0, root, jnp.inf)
-    return root, a / divisor * a_dot + b / divisor * b_dot
-
-
-@jax.custom_jvp
-def _quotient(numerator: jax.Array, rms: jax.Array, eps: jax.Array) -> jax.Array:
-    """numerator / (rms + eps), and 0/0 = 0 with derivative 0."""
-    return numerator / jnp.maximum(rms + eps, jnp.finfo(rms.dtype).tiny)
-
-
-@_quotient.defjvp
-def _quotient_jvp(primals, tangents):
-    (numerator, rms, eps), (numerator_dot, rms_dot, eps_dot) = primals, tangents
-    quotient = _quotient(numerator, rms, eps)
-    idle = (rms == 0) & ((numerator == 0) | (eps == 0))
-    divisor = jnp.where(idle, jnp.inf, rms + eps)
-    return quotient, (numerator_dot - quotient * (rms_dot + eps_dot)) / divisor
 
 
 def _coefficients(b1, b2, eps, count, dtype) -> Coefficients:
     """A stage's scalars, in the real `dtype` of a leaf, at the step that brings it to `count`."""
     mu_gain, square_gain = (jnp.asarray(1 - b, dtype) for b in (b1, b2))
-    root = jnp.sqrt(_weight(square_gain, count))
+    root = jnp.sqrt(average_weight(square_gain, count))
     return Coefficients(
         mu_gain=mu_gain,
         rms_loss=square_gain / (1 + jnp.sqrt(1 - square_gain)),
         rms_gain=jnp.sqrt(square_gain),
-        correction=root / _weight(mu_gain, count),
+        correction=root / average_weight(mu_gain, count),
         eps=root * jnp.asarray(eps, dtype),
     )
-
-
-def _weight(gain, count):
-    """1 - (1-gain)^count, all the weight in a moving average after `count` steps."""
-    below_one = jnp.where(gain < 1, gain, 0)
-    return jnp.where(gain < 1, -jnp.expm1(count.astype(gain.dtype) * jnp.log1p(-below_one)), 1)
-
-
-def accumulator_dtype(dtype: DTypeLike) -> np.dtype:
-    """At least float32, complex where `dtype` is."""
-    return jnp.promote_types(dtype, jnp.float32)
 
 
 def check_decays(name: str, decays: Iterable[Any], *, open_at_zero: bool = False) -> None:

@@ -37,9 +37,9 @@ from experiments.checkpoint_files import (
     read_runs,
     remove_unfinished,
 )
+from experiments.folders import make_folder
 from experiments.outcomes import Failed
 from experiments.results import DamagedFile
-from experiments.run_folder import make_folder
 from experiments.running import say
 
 

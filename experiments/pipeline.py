@@ -54,6 +54,7 @@ PRESENTATION = {
     "config",
     "decay_search_plot",
     "evaluation",
+    "folders",
     "generalisation_plot",
     "inner_products_plot",
     "kadam_stability_plot",

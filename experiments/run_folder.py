@@ -6,15 +6,15 @@ checkpoints/    what the run goes on from
 tensorboard/    the metrics once more, where asked for
 """
 
-import errno
-import os
+import contextlib
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 
 from experiments.config import ConfigError
-from experiments.outcomes import Failed
+from experiments.folders import LOCK, locked
 from experiments.processes import together
 
 METRICS = "metrics.jsonl"
@@ -23,43 +23,33 @@ CHECKPOINTS = "checkpoints"
 TENSORBOARD = "tensorboard"
 
 
-def make_folder(folder: Path) -> None:
-    """Makes a folder if need be.
+@contextlib.contextmanager
+def owned_folder(folder: Path, *, resume: bool, force: bool) -> Iterator[None]:
+    """Makes the run's folder, clears it of an earlier run with `force`, and keeps others out.
 
-    Raises:
-      Failed: If there can be none, or it may not be read and written to.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        effective = os.access in os.supports_effective_ids
-        if not os.access(folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=effective):
-            raise PermissionError(errno.EACCES, "not writable")
-    except OSError as error:
-        raise Failed(f"{folder} cannot be written to ({error.strerror})") from error
-
-
-def prepare_folder(folder: Path, *, resume: bool, force: bool) -> None:
-    """Makes the run's folder, or clears it of an earlier run with `force`.
+    Of several processes of one run the first one does it for all.
 
     Raises:
       ConfigError: If something is in it and neither `resume` nor `force` is given.
-      Failed: As `make_folder`.
+      Failed: If another run is using it, or it cannot be written to.
     """
-    together(lambda: _prepare(folder, resume=resume, force=force))
+    with contextlib.ExitStack() as stack:
+        together(lambda: _own(stack, folder, resume, force) if jax.process_index() == 0 else None)
+        yield
 
 
-def _prepare(folder: Path, *, resume: bool, force: bool) -> None:
+def _own(stack: contextlib.ExitStack, folder: Path, resume: bool, force: bool) -> None:
     if force and resume:
         raise ConfigError("--resume goes on with what --force would remove; give one of them")
-    if folder.is_dir() and any(folder.iterdir()) and not (resume or force):
+    stack.enter_context(locked(folder))
+    if not (resume or force) and any(path.name != LOCK for path in folder.iterdir()):
         raise ConfigError(
             f"{folder} is not empty: --resume goes on from what is there, --force starts anew, "
             "--output names another folder"
         )
-    if jax.process_index() == 0:
-        make_folder(folder)
-        if force:
-            (folder / METRICS).unlink(missing_ok=True)
-            (folder / CONFIG).unlink(missing_ok=True)
-            for name in (CHECKPOINTS, TENSORBOARD):
-                shutil.rmtree(folder / name, ignore_errors=True)
+    if force:
+        for path in (folder / METRICS, folder / CONFIG):
+            path.unlink(missing_ok=True)
+        for path in (folder / CHECKPOINTS, folder / TENSORBOARD):
+            if path.exists():
+                shutil.rmtree(path)

@@ -8,9 +8,9 @@ import jax
 
 from experiments.config import ConfigError, override
 from experiments.data.loading import Data
+from experiments.folders import make_folder
 from experiments.outcomes import Failed
 from experiments.processes import start_processes, together
-from experiments.run_folder import make_folder
 from experiments.train_presets import TRAININGS
 from experiments.training import Job, train
 from models.dtypes import check_enabled

@@ -21,7 +21,7 @@ from experiments.metrics_log import MetricsLog, live_line
 from experiments.optimizers import make_optimizer
 from experiments.outcomes import Failed, Stopped
 from experiments.results import atomic
-from experiments.run_folder import CHECKPOINTS, CONFIG, METRICS, prepare_folder
+from experiments.run_folder import CHECKPOINTS, CONFIG, METRICS, owned_folder
 from experiments.running import say
 from experiments.stopping import agreed, caught_signals
 from experiments.tasks import Problem
@@ -94,7 +94,8 @@ def train(
         nor `force` is given, mesh, members and batch don't fit together, or a batch is larger than
         the training split.
       ResumeError: If the checkpoints are of another configuration.
-      Failed: When no member is left with a finite loss.
+      Failed: When no member is left with a finite loss; before anything is written, if another
+        process is using the folder.
       Stopped: After SIGINT or SIGTERM, with a checkpoint; the second signal interrupts at once.
     """
     config = job.config
@@ -112,7 +113,6 @@ def train(
         members_at_once=config.members_at_once,
         shard_above=config.mesh.shard_above,
     )
-    prepare_folder(job.folder, resume=resume, force=force)
     facts = identity(config) | {"data.sha256": job.data.sha256, "sweep": list(job.sweep)}
     index, count = process_share(mesh)
     batches = training_batches(
@@ -125,13 +125,13 @@ def train(
         prefetch=config.prefetch,
         augment=job.augment,
     )
-    checkpoints = Checkpoints(job.folder / CHECKPOINTS, config=facts, keep=config.keep)
     # Signals are caught until the last checkpoint is written.
-    with (
-        caught_signals() as signals,
-        contextlib.closing(batches),
-        contextlib.closing(checkpoints),
-    ):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(owned_folder(job.folder, resume=resume, force=force))
+        signals = stack.enter_context(caught_signals())
+        stack.enter_context(contextlib.closing(batches))
+        checkpoints = Checkpoints(job.folder / CHECKPOINTS, config=facts, keep=config.keep)
+        stack.enter_context(contextlib.closing(checkpoints))
         loop = _Loop(job, labels, mesh, programs, batches, checkpoints, signals)
         loop.run(facts, resume=resume)
     return job.folder / METRICS

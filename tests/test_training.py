@@ -13,12 +13,13 @@ import optax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from experiments import training
+from experiments import run_folder, training
 from experiments.checkpoint_files import ResumeError
 from experiments.checkpoints import Checkpoints
 from experiments.config import ConfigError
 from experiments.data.loading import Data
 from experiments.meshes import MeshConfig, make_mesh, place_batch
+from experiments.folders import LOCK
 from experiments.metrics_log import MetricsLog
 from experiments.optimizers import EPS, OPTIMIZERS, make_optimizer
 from experiments.outcomes import Failed, Stopped
@@ -235,6 +236,33 @@ def test_a_signal_during_the_last_save_does_not_break_it_off(tmp_path, monkeypat
     monkeypatch.undo()
     assert outside == []
     assert last_checkpoint(tmp_path / "run")[0] == 10
+
+
+@pytest.mark.parametrize("option", ["resume", "force"])
+def test_a_second_run_of_the_folder_is_refused_and_changes_nothing(
+    option, uninterrupted, tmp_path, at_batch
+):
+    def start_another():
+        before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+        with pytest.raises(Failed, match=f"{folder} is in use by process {os.getpid()} on"):
+            start(folder, sweep=sweep, **{option: True})
+        assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+        tried.append(before)
+
+    (sweep, whole), folder, tried = uninterrupted, tmp_path / "run", []
+    at_batch(9, start_another)
+    start(folder, sweep=sweep)
+    assert tried
+    assert (folder / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    assert {path.name for path in folder.iterdir()} == {path.name for path in whole.iterdir()}
+
+
+def test_of_several_processes_the_first_alone_holds_the_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_folder, "together", lambda act: act())
+    for index in (1, 0):
+        monkeypatch.setattr(jax, "process_index", lambda index=index: index)
+        with run_folder.owned_folder(tmp_path / "run", resume=False, force=False):
+            assert (tmp_path / "run" / LOCK).exists() == (index == 0)
 
 
 def test_a_batch_larger_than_the_training_split_is_refused(tmp_path):

@@ -1,23 +1,170 @@
-"""What a number given as an argument must be."""
+"""Checks of arguments: all of the library's are here, and all speak in one way.
 
-import math
-from typing import Any
+"NAME must REQUIREMENT, got VALUE; HINT": TypeError where the value is of a wrong kind, ValueError
+where it is of the right kind and out of range. A traced value has a kind and a shape, which are
+checked, and no number to be checked.
+"""
 
+import inspect
+from collections.abc import Callable, Iterable
+from numbers import Integral
+from typing import Any, NamedTuple
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.typing import DTypeLike
 
 
-def check_real(name: str, value: Any, *, below: float = math.inf, single: bool = True) -> None:
-    """Raise TypeError for what is no real number, ValueError for one outside [0, `below`).
+class Range(NamedTuple):
+    """Real numbers that an argument may be; NaN is in none of them."""
 
-    Tracers have a dtype and a shape to be checked, but no value. Unless `single`, any shape will
-    do, and all numbers of it are checked.
+    words: str
+    contains: Callable[[np.ndarray], np.ndarray]
+
+
+FINITE = Range("be finite", np.isfinite)
+NOT_NEGATIVE = Range("be finite and at least 0", lambda x: (x >= 0) & (x < np.inf))
+POSITIVE = Range("be finite and above 0", lambda x: (x > 0) & (x < np.inf))
+AT_LEAST_0 = Range("be at least 0", lambda x: x >= 0)  # infinity too
+DECAY = Range("be in [0, 1)", lambda x: (x >= 0) & (x < 1))
+POSITIVE_DECAY = Range("be in (0, 1)", lambda x: (x > 0) & (x < 1))
+
+
+def require(
+    holds: object,
+    name: str,
+    requirement: str,
+    got: object,
+    *,
+    hint: str = "",
+    error: type[Exception] = ValueError,
+) -> None:
+    """Raise `error` unless `holds`; `requirement` goes on from "NAME must"."""
+    if not holds:
+        raise error(f"{name} must {requirement}, got {got}" + (f"; {hint}" if hint else ""))
+
+
+def check_real(
+    name: str,
+    value: Any,
+    within: Range,
+    *,
+    single: bool = True,
+    dtype: DTypeLike | None = None,
+    hint: str = "",
+) -> np.ndarray | jax.Array:
+    """Check real numbers: a single one, or an array of any shape unless `single`.
+
+    With `dtype` the numbers are judged as XLA has them after rounding to it, numbers too small for
+    its full precision being 0.
+
+    Returns:
+      The numbers as given: on the host, unless they are traced or on other hosts' devices.
+
+    Raises:
+      TypeError: `value` is not real (a bool, a string, a complex number, a Fraction, None, ... are
+        not) or not single.
+      ValueError: a number that can be read is out of range.
     """
-    value = value if isinstance(value, Tracer) else np.asarray(value)
-    if not any(jnp.issubdtype(value.dtype, kind) for kind in (np.floating, np.integer)):
-        raise TypeError(f"{name} must be real, got {value!r}")
-    if single and value.ndim:
-        raise TypeError(f"{name} must be a single number, got one of shape {value.shape}")
-    if not isinstance(value, Tracer) and not np.all((value >= 0) & (value < below)):
-        raise ValueError(f"{name} must be in [0, {below:g}), got {value}")
+    numbers = _array(value)
+    words = f"be {'a real number' if single else 'real numbers'} of Python, NumPy or JAX"
+    require(_is_real(numbers.dtype), name, words, repr(value), hint=hint, error=TypeError)
+    if single:
+        shape = f"an array of shape {numbers.shape}"
+        require(not numbers.ndim, name, "be a single number", shape, hint=hint, error=TypeError)
+    if is_known(numbers):
+        rounded, words = np.asarray(numbers), within.words
+        if dtype is not None:
+            tiny = jnp.finfo(dtype).tiny
+            with np.errstate(over="ignore"):
+                rounded = rounded.astype(dtype)
+            rounded = np.where(np.abs(rounded) < tiny, 0, rounded)
+            words += f" once rounded to {np.dtype(dtype)}, where less than {tiny:.2g} is 0"
+        bad = ~np.asarray(within.contains(rounded))
+        require(not bad.any(), name, words, next(iter(numbers[bad]), None), hint=hint)
+    return numbers
+
+
+def check_integer(name: str, value: Any, least: int = 1, *, hint: str = "") -> int:
+    """Check a Python int, or NumPy's, of at least `least` and below 2**31; bools are not ints."""
+    is_integer = isinstance(value, Integral) and not isinstance(value, bool)
+    require(is_integer, name, "be a Python int", repr(value), hint=hint, error=TypeError)
+    require(value >= least, name, f"be at least {least}", value, hint=hint)
+    require(value < 2**31, name, "be below 2**31", value, hint=hint)
+    return int(value)
+
+
+def check_bool(name: str, value: Any, *, hint: str = "") -> bool:
+    """Check a Python bool, or NumPy's."""
+    is_bool = isinstance(value, bool | np.bool_)
+    require(is_bool, name, "be a Python bool", repr(value), hint=hint, error=TypeError)
+    return bool(value)
+
+
+def check_choice(name: str, value: Any, choices: Iterable[str], *, hint: str = "") -> None:
+    """Check that a string is one of `choices`, such as a table's keys."""
+    choices = list(choices)
+    words = f"be one of {', '.join(choices)}"
+    require(isinstance(value, str), name, words, repr(value), hint=hint, error=TypeError)
+    require(value in choices, name, words, repr(value), hint=hint)
+
+
+def check_function(name: str, value: Any, arguments: Iterable[str] = (), *, hint: str = "") -> None:
+    """Check something that can be called, with all of `arguments` by position if there are any."""
+    require(callable(value), name, "be a function", repr(value), hint=hint, error=TypeError)
+    arguments = tuple(arguments)
+    if not arguments:
+        return
+    try:
+        inspect.signature(value).bind(*arguments)
+    except ValueError:  # a builtin, which has no signature
+        return
+    except TypeError as error:
+        words = f"take ({', '.join(arguments)})"
+        require(False, name, words, f"{value!r}: {error}", hint=hint, error=TypeError)
+
+
+def check_inexact(name: str, dtype: DTypeLike, *, hint: str = "") -> None:
+    """Check a dtype that derivatives can have: floating point or complex."""
+    try:
+        is_inexact = jnp.issubdtype(dtype, np.inexact)
+    except TypeError:  # is not a dtype
+        is_inexact = False
+    words = "be floating point or complex"
+    shown = dtype if isinstance(dtype, np.dtype) else repr(dtype)
+    require(is_inexact, name, words, shown, hint=hint, error=TypeError)
+
+
+def check_shape(name: str, value: Any, *shapes: tuple[int, ...], hint: str = "") -> None:
+    """Check that an array has one of `shapes`."""
+    words = f"have shape {' or '.join(map(str, shapes))}"
+    require(np.shape(value) in shapes, name, words, np.shape(value), hint=hint)
+
+
+def is_known(value: Any) -> bool:
+    """Whether the numbers of an array can be read: neither traced nor on other hosts' devices."""
+    if isinstance(value, Tracer):
+        return False
+    return not isinstance(value, jax.Array) or value.is_fully_addressable
+
+
+def _array(value: Any) -> np.ndarray | jax.Array:
+    """`value` as an array, on the host where it can be read; of objects where it is not one."""
+    if not isinstance(value, jax.Array) and hasattr(value, "__jax_array__"):  # flax's variables
+        value = value.__jax_array__()
+    if isinstance(value, jax.Array) and not (is_known(value) and _is_real(value.dtype)):
+        return value
+    try:
+        return np.asarray(value)
+    except jax.errors.TracerArrayConversionError:  # a sequence of tracers
+        return jnp.asarray(value)
+    except (TypeError, ValueError):  # ragged rows
+        return np.asarray(None)
+
+
+def _is_real(dtype: np.dtype) -> bool:
+    """Whether JAX has arrays of these real numbers: not of NumPy's long doubles and durations."""
+    is_real = any(jnp.issubdtype(dtype, kind) for kind in (np.floating, np.integer))
+    return is_real and dtype.kind not in "mM" and dtype.itemsize <= 8

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from kadam_jax._checks import check_real
+from kadam_jax._checks import NOT_NEGATIVE, check_real
 from kadam_jax._invariance_slices import (
     AxesOfLeaves,
     inner,
@@ -93,7 +93,7 @@ def direction_residual(
     """
     if form not in _LAMBDAS:
         raise ValueError(f"form must be one of {sorted(_LAMBDAS)}, got {form!r}")
-    check_real("learning_rate", learning_rate)
+    check_real("learning_rate", learning_rate, NOT_NEGATIVE)
 
     def residual(w, over, w_dot, w_ddot, u):
         w, w_dot, w_ddot, u = (wide(x) for x in (w, w_dot, w_ddot, u))

@@ -9,7 +9,7 @@ import optax
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from kadam_jax._checks import check_real
+from kadam_jax._checks import DECAY, NOT_NEGATIVE, check_real
 from kadam_jax._invariance_slices import AxesOfLeaves, inner, map_slices, wide
 
 
@@ -70,9 +70,9 @@ def predicted_squared_norm(
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
       Theorem 2, appendices I and J.
     """
-    check_real("initial", initial, single=False)
-    check_real("learning_rate", learning_rate, single=False)
-    check_real("weight_decay", weight_decay)
+    check_real("initial", initial, NOT_NEGATIVE, single=False)
+    check_real("learning_rate", learning_rate, NOT_NEGATIVE, single=False)
+    check_real("weight_decay", weight_decay, NOT_NEGATIVE)
     initial, squares = wide(initial), wide(updates_or_statistics)
     shape = (*squares.shape[:1], *initial.shape)
     if squares.ndim == 0 or squares.shape[: len(shape)] != shape:
@@ -177,8 +177,8 @@ def record_squared_norm(
       Theorem 2, appendices I and J.
     """
     if not callable(learning_rate):
-        check_real("learning_rate", learning_rate)
-    check_real("weight_decay", weight_decay)
+        check_real("learning_rate", learning_rate, NOT_NEGATIVE)
+    check_real("weight_decay", weight_decay, NOT_NEGATIVE)
 
     def init_fn(params):
         decayed = map_slices(lambda w, over: inner(w, w, over), axes, params)
@@ -252,7 +252,7 @@ def momentum_factor(b1: ArrayLike) -> jax.Array:
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
       Theorem 2, which has 1 here.
     """
-    check_real("b1", b1, below=1, single=False)
+    check_real("b1", b1, DECAY, single=False)
     gain = wide(1 - (b1 if isinstance(b1, jax.Array) else np.asarray(b1)))  # rounded once
     return (2 - gain) / gain
 
@@ -302,8 +302,8 @@ def squared_norm_average(learning_rate: ArrayLike, weight_decay: ArrayLike) -> M
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
       Section 4.2 and appendix J.
     """
-    check_real("learning_rate", learning_rate, single=False)
-    check_real("weight_decay", weight_decay, single=False)
+    check_real("learning_rate", learning_rate, NOT_NEGATIVE, single=False)
+    check_real("weight_decay", weight_decay, NOT_NEGATIVE, single=False)
     rate, decay_rate = jnp.broadcast_arrays(wide(learning_rate), wide(weight_decay))
     decay = 1 / (1 + 2 * decay_rate * rate)
     return MovingAverage(decay, rate**2 * decay, rate / (2 * decay_rate))

@@ -19,8 +19,21 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jax.typing import ArrayLike
+
+from kadam_jax._checks import (
+    AT_LEAST_0,
+    DECAY,
+    FINITE,
+    POSITIVE_DECAY,
+    Range,
+    check_bool,
+    check_choice,
+    check_integer,
+    check_real,
+    is_known,
+    require,
+)
 
 __all__ = [
     "exact_growth_rate",
@@ -118,8 +131,8 @@ def max_update_bound(
       Gould and Tanaka, Continuous-Time Analysis of Adaptive Optimization and Normalization,
       Theorem 1 and appendix D
     """
-    if form not in _QUOTIENTS:
-        raise ValueError(f"form must be one of {sorted(_QUOTIENTS)}, got {form!r}")
+    check_choice("form", form, _QUOTIENTS)
+    check_bool("log", log)
     step, b1, b2 = _step_and_decays(step, b1, b2)
     log_squared = _log_sum(step, -_coefficient(b1, b2), _QUOTIENTS[form], step)
     log_bound = _log_ratio_of_sums(step, b1, b2) + (jnp.log(b2) + log_squared) / 2 - jnp.log(b1)
@@ -165,7 +178,8 @@ def exact_max_update_bound(
       Gould and Tanaka, Continuous-Time Analysis of Adaptive Optimization and Normalization,
       appendix D (the continuous counterpart)
     """
-    step, b1, b2 = _step_and_decays(step, b1, b2, allow_zero_b1=True)
+    check_bool("log", log)
+    step, b1, b2 = _step_and_decays(step, b1, b2, DECAY)
     log_sum = _log_geometric_sum(step, 2 * jnp.log(b1) - jnp.log(b2))
     log_bound = _log_ratio_of_sums(step, b1, b2) + log_sum / 2
     return log_bound if log else jnp.exp(log_bound)
@@ -195,7 +209,7 @@ def growth_rate(b1: ArrayLike, b2: ArrayLike) -> jax.Array:
     References:
       Gould and Tanaka, Continuous-Time Analysis of Adaptive Optimization and Normalization, §3.2
     """
-    return jnp.maximum(-_coefficient(*_decays(b1, b2, allow_zero_b1=True)) / 2, 0)
+    return jnp.maximum(-_coefficient(*_decays(b1, b2, DECAY)) / 2, 0)
 
 
 def exact_growth_rate(b1: ArrayLike, b2: ArrayLike) -> jax.Array:
@@ -222,7 +236,7 @@ def exact_growth_rate(b1: ArrayLike, b2: ArrayLike) -> jax.Array:
     References:
       Gould and Tanaka, Continuous-Time Analysis of Adaptive Optimization and Normalization, §3.2
     """
-    b1, b2 = _decays(b1, b2, allow_zero_b1=True)
+    b1, b2 = _decays(b1, b2, DECAY)
     return jnp.maximum(jnp.log(b1) - jnp.log(b2) / 2, 0)
 
 
@@ -273,7 +287,7 @@ def is_exactly_stable(b1: ArrayLike, b2: ArrayLike) -> jax.Array:
     References:
       Gould and Tanaka, Continuous-Time Analysis of Adaptive Optimization and Normalization, §3.1
     """
-    b1, b2 = _decays(b1, b2, allow_zero_b1=True)
+    b1, b2 = _decays(b1, b2, DECAY)
     return b1 * b1 < b2
 
 
@@ -312,10 +326,11 @@ def worst_case_gradients(num_steps: int, b1: ArrayLike, b2: ArrayLike) -> jax.Ar
       Gould and Tanaka, Continuous-Time Analysis of Adaptive Optimization and Normalization,
       appendix D (the inequality they turn into an equality)
     """
-    _check_length("num_steps", num_steps)
-    first, second = _decays(b1, b2, allow_zero_b1=True)
-    if not (_is_traced(b1) or _is_traced(b2)):
-        _check_span(num_steps, b1, b2, first.dtype)
+    num_steps = check_integer("num_steps", num_steps)
+    *numbers, dtype = _numbers(b1, b2, DECAY)
+    if all(map(is_known, numbers)):
+        _check_span(num_steps, *(np.asarray(b, dtype) for b in numbers))
+    first, second = jnp.broadcast_arrays(*(jnp.asarray(b, dtype) for b in numbers))
     lag = jnp.arange(num_steps - 1, -1, -1, dtype=first.dtype)
     gradients = (first / second)[None] ** lag.reshape(num_steps, *(1,) * first.ndim)
     return jnp.where(jnp.isfinite(gradients), gradients, 0)
@@ -355,9 +370,8 @@ def level_curve(c: ArrayLike, num: int) -> tuple[jax.Array, jax.Array]:
       Gould and Tanaka, Continuous-Time Analysis of Adaptive Optimization and Normalization,
       appendix F
     """
-    _check_length("num", num)
-    _check("c", c, np.isfinite, "finite")
-    c = np.asarray(c, np.float64)[..., None, None]
+    num = check_integer("num", num)
+    c = np.asarray(check_real("c", c, FINITE, single=False), np.float64)[..., None, None]
 
     # The parameter is b1 + b2: both rise along the curve, so the speed is within [1/√2, 1].
     def curve(total):
@@ -413,10 +427,11 @@ def normal_curve(
       Gould and Tanaka, Continuous-Time Analysis of Adaptive Optimization and Normalization,
       §3.1 and appendix F
     """
-    _check_length("num", num)
-    _check_decay("b1", b1, np.dtype(np.float64))
-    _check_decay("b2", b2, np.dtype(np.float64))
-    b1, b2 = (np.asarray(b, np.float64)[..., None, None] for b in (b1, b2))
+    num = check_integer("num", num)
+    b1, b2 = (
+        np.asarray(check_real(name, b, POSITIVE_DECAY, single=False), np.float64)[..., None, None]
+        for name, b in (("b1", b1), ("b2", b2))
+    )
     constant = 2 * b2**3 + b1**3
 
     # The parameter is the polar angle: radius and speed are smooth on the whole quadrant.
@@ -436,8 +451,7 @@ def normal_curve(
         "stable": (given, stable_end, from_given),
         "both": (stable_end, unstable_end, inside),
     }
-    if direction not in sections:
-        raise ValueError(f"direction must be one of {sorted(sections)}, got {direction!r}")
+    check_choice("direction", direction, sections)
     return _uniform_in_arc_length(curve, *sections[direction])
 
 
@@ -506,62 +520,41 @@ def _uniform_in_arc_length(
 
 
 def _step_and_decays(
-    step: ArrayLike, b1: ArrayLike, b2: ArrayLike, *, allow_zero_b1: bool = False
+    step: ArrayLike, b1: ArrayLike, b2: ArrayLike, b1_range: Range = POSITIVE_DECAY
 ) -> list[jax.Array]:
-    _check("step", step, lambda n: n >= 0, "0 or more: the number of steps already done")
-    b1, b2 = _decays(b1, b2, allow_zero_b1=allow_zero_b1)
+    step = check_real("step", step, AT_LEAST_0, single=False)
+    b1, b2 = _decays(b1, b2, b1_range)
     return jnp.broadcast_arrays(jnp.asarray(step, b1.dtype), b1, b2)
 
 
-def _decays(b1: ArrayLike, b2: ArrayLike, *, allow_zero_b1: bool = False) -> list[jax.Array]:
-    """`b1` and `b2` in one floating dtype and shape, checked where they are concrete."""
-    b1, b2 = (np.asarray(b) if isinstance(b, list | tuple) else b for b in (b1, b2))
-    dtype = jnp.promote_types(jnp.result_type(b1, b2, 1.0), jnp.float32)
-    _check_decay("b1", b1, dtype, allow_zero=allow_zero_b1)
-    _check_decay("b2", b2, dtype)
-    return jnp.broadcast_arrays(jnp.asarray(b1, dtype), jnp.asarray(b2, dtype))
+def _decays(b1: ArrayLike, b2: ArrayLike, b1_range: Range = POSITIVE_DECAY) -> list[jax.Array]:
+    """`b1` and `b2` in one floating dtype and shape, checked where they are known."""
+    *numbers, dtype = _numbers(b1, b2, b1_range)
+    return jnp.broadcast_arrays(*(jnp.asarray(b, dtype) for b in numbers))
 
 
-def _check_decay(name: str, value: ArrayLike, dtype: np.dtype, *, allow_zero: bool = False) -> None:
-    """Raises unless `value` is inside the interval after its rounding to `dtype`."""
-
-    def inside(b):
-        b = b.astype(dtype)
-        return ((b >= 0) if allow_zero else (b > 0)) & (b < 1)
-
-    interval = "[0, 1)" if allow_zero else "(0, 1)"
-    _check(name, value, inside, f"in {interval} once rounded to {dtype}, such as b1=0.9, b2=0.999")
-
-
-def _check(
-    name: str, value: ArrayLike, holds: Callable[[np.ndarray], np.ndarray], requirement: str
-) -> None:
-    """Raises where a concrete `value` doesn't hold; a NaN fails every comparison."""
-    if _is_traced(value):
-        return
-    concrete = np.asarray(value)
-    bad = ~holds(concrete)
-    if bad.any():
-        raise ValueError(f"{name} must be {requirement}; got {concrete[bad][0]}")
+def _numbers(b1: ArrayLike, b2: ArrayLike, b1_range: Range):
+    """`b1` and `b2` as they are given, on the host where known, and the dtype of results."""
+    named = (("b1", b1, b1_range), ("b2", b2, POSITIVE_DECAY))
+    numbers = [check_real(name, b, within, single=False) for name, b, within in named]
+    # A Python number leaves the other's dtype as it is.
+    kept = (b if type(b) in (int, float) else x for b, x in zip((b1, b2), numbers, strict=True))
+    with jax.numpy_dtype_promotion("standard"):
+        dtype = jnp.promote_types(jnp.result_type(*kept, 1.0), jnp.float32)
+    for name, b, within in named:
+        check_real(name, b, within, single=False, dtype=dtype, hint="such as b1=0.9, b2=0.999")
+    return *numbers, dtype
 
 
-def _check_length(name: str, value: int) -> None:
-    if not isinstance(value, int | np.integer) or value < 1:
-        raise ValueError(f"{name} must be a Python int of at least 1, being a shape; got {value!r}")
-
-
-def _check_span(num_steps: int, b1: ArrayLike, b2: ArrayLike, dtype: np.dtype) -> None:
+def _check_span(num_steps: int, b1: np.ndarray, b2: np.ndarray) -> None:
     """Raises if the worst case for any γ² >= β overflows; half the largest float leaves room."""
-    first, second = np.asarray(b1, dtype), np.asarray(b2, dtype)
-    ratio = np.max(first / second, where=first * first >= second, initial=1)
+    ratio = np.max(b1 / b2, where=b1 * b1 >= b2, initial=1)
     with np.errstate(divide="ignore"):
-        longest = 1 + np.floor(np.log(np.finfo(dtype).max / 2) / np.log(ratio))
-    if num_steps > longest:
-        raise ValueError(
-            f"num_steps must be at most {longest:.0f} where b1**2 >= b2, since the worst case spans"
-            f" (b1/b2)**(num_steps-1) and has to fit {dtype}; got {num_steps}"
-        )
-
-
-def _is_traced(value: object) -> bool:
-    return isinstance(value, Tracer)
+        longest = 1 + np.floor(np.log(np.finfo(b1.dtype).max / 2) / np.log(ratio))
+    require(
+        num_steps <= longest,
+        "num_steps",
+        f"be at most {longest:.0f} where b1**2 >= b2, since the worst case spans "
+        f"(b1/b2)**(num_steps-1) and has to fit {b1.dtype}",
+        num_steps,
+    )

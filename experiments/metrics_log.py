@@ -9,15 +9,21 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from experiments.config import ConfigError
-from experiments.run_folder import METRICS, TENSORBOARD
+from experiments.results import atomic
+from experiments.run_folder import DAMAGED, METRICS, TENSORBOARD
 from experiments.running import LINE_SECONDS, say
+
+LONGEST_LINE = 2**20
+"""Bytes that are read at once; a line of ours has some hundred."""
+MOST_SHOWN = 10
+"""Damaged lines that a message describes."""
 
 
 class MetricsLog:
@@ -35,7 +41,10 @@ class MetricsLog:
         done: int = 0,
         tensorboard: bool = False,
     ):
-        """Opens the file and cuts off what lies behind step `done`.
+        """Opens the file and removes the lines of steps after `done`, which come again.
+
+        Lines that cannot be read are moved to `metrics.damaged`. A message says what was removed
+        and what was moved.
 
         Args:
           folder: Of the run; exists.
@@ -54,8 +63,9 @@ class MetricsLog:
             for label in labels
             if tensorboard
         ]
+        if self._path.exists():
+            _keep_until(self._path, done)
         self._file = self._path.open("ab", buffering=0)
-        self._file.truncate(_length_until(self._path, done))
 
     def write(self, step: int, split: str, values: Mapping[str, np.ndarray]) -> None:
         """One line for each member.
@@ -107,19 +117,70 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _length_until(path: Path, done: int) -> int:
-    """Bytes of the whole lines of steps up to `done`; a line that a kill cut in half ends them."""
-    length = 0
-    with path.open("rb") as file:
-        for line in file:
+def _keep_until(path: Path, done: int) -> None:
+    """Leaves the readable lines of steps up to `done` in the file, in their order."""
+    damaged = path.with_name(DAMAGED)
+    faults: dict[int, str] = {}
+    num_later = 0
+    with atomic(path) as temporary, path.open("rb") as old, temporary.open("wb") as kept:
+        for number, piece in _pieces(old):
             try:
-                step = json.loads(line)["step"] if line.endswith(b"\n") else math.inf
-            except (ValueError, LookupError, TypeError):
-                step = math.inf
+                if number in faults:  # the rest of a line that is damaged
+                    raise ValueError(faults[number])
+                step = _step(piece)
+            except ValueError as error:
+                faults[number] = str(error)
+                with damaged.open("ab") as file:
+                    file.write(piece)
+                continue
             if step > done:
-                break
-            length += len(line)
-    return length
+                num_later += 1
+            else:
+                kept.write(piece if piece.endswith(b"\n") else piece + b"\n")
+    if num_later:
+        say(f"{path}: {num_later} lines of steps after {done} are removed; they will come again")
+    if faults:
+        shown = [f"line {number} ({fault})" for number, fault in faults.items()]
+        more = f" and {len(shown) - MOST_SHOWN} more" if len(shown) > MOST_SHOWN else ""
+        say(
+            f"{path}: what cannot be read was moved to {damaged.name}: "
+            f"{', '.join(shown[:MOST_SHOWN])}{more}"
+        )
+
+
+def _pieces(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """The lines with their numbers from 1 on; one that is too long for any of ours in pieces."""
+    number, ended = 0, True
+    while piece := file.readline(LONGEST_LINE):
+        number += ended
+        ended = piece.endswith(b"\n")
+        yield number, piece
+
+
+def _step(line: bytes) -> int:
+    """The step of a line.
+
+    Raises:
+      ValueError: If it is not one of this file's lines; the message says why.
+
+    >>> _step(b'{"step": 10, "split": "train"}')
+    10
+    """
+    if not line.strip():
+        raise ValueError("blank")
+    try:
+        found = json.loads(line.decode(), parse_constant=_refused)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{error.msg}, column {error.colno}") from error
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not (isinstance(found, dict) and type(found.get("step")) is int and found["step"] >= 0):
+        raise ValueError("without a step that is a whole number")
+    return found["step"]
+
+
+def _refused(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _tensorboard_writer(folder: Path, done: int) -> Any:

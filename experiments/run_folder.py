@@ -1,6 +1,7 @@
 """The folder of one training run.
 
 metrics.jsonl   what was measured, a JSON object a line
+metrics.damaged lines of it that could not be read when a run went on, as they were
 config.json     what was trained
 checkpoints/    what the run goes on from
 tensorboard/    the metrics once more, where asked for
@@ -18,6 +19,7 @@ from experiments.folders import LOCK, locked
 from experiments.processes import together
 
 METRICS = "metrics.jsonl"
+DAMAGED = "metrics.damaged"
 CONFIG = "config.json"
 CHECKPOINTS = "checkpoints"
 TENSORBOARD = "tensorboard"
@@ -48,7 +50,7 @@ def _own(stack: contextlib.ExitStack, folder: Path, resume: bool, force: bool) -
             "--output names another folder"
         )
     if force:
-        for path in (folder / METRICS, folder / CONFIG):
+        for path in (folder / METRICS, folder / DAMAGED, folder / CONFIG):
             path.unlink(missing_ok=True)
         for path in (folder / CHECKPOINTS, folder / TENSORBOARD):
             if path.exists():

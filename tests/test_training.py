@@ -18,9 +18,9 @@ from experiments.checkpoint_files import ResumeError
 from experiments.checkpoints import Checkpoints
 from experiments.config import ConfigError
 from experiments.data.loading import Data
-from experiments.meshes import MeshConfig, make_mesh, place_batch
 from experiments.folders import LOCK
-from experiments.metrics_log import MetricsLog
+from experiments.meshes import MeshConfig, make_mesh, place_batch
+from experiments.metrics_log import LONGEST_LINE, MetricsLog
 from experiments.optimizers import EPS, OPTIMIZERS, make_optimizer
 from experiments.outcomes import Failed, Stopped
 from experiments.train import TrainState, member_programs
@@ -399,13 +399,95 @@ def test_evaluation_takes_the_first_batches_alone(tmp_path):
     np.testing.assert_allclose(first["loss"], [sums["loss"] / 4], rtol=1e-6)
 
 
-def test_the_metrics_file_ends_with_whole_lines_of_steps_up_to_the_checkpoint(tmp_path):
+def metrics_line(step):
+    return f'{{"step": {step}, "split": "train", "member": 0, "loss": 1.5}}\n'.encode()
+
+
+@pytest.mark.parametrize(
+    ("damage", "fault"),
+    [
+        (b"\n", "blank"),
+        (b" \t\r\n", "blank"),
+        (b'{"step": 10 "split"}\n', "Expecting"),
+        (b'{"step": 3, "split": "tra\n', "Invalid control character"),
+        (b'{"step": "3"}\n', "without a step"),
+        (b'{"step": 3.0}\n', "without a step"),
+        (b'{"step": true}\n', "without a step"),
+        (b'{"step": -1}\n', "without a step"),
+        (b'{"step": null}\n', "without a step"),
+        (b'{"split": "train", "member": 0}\n', "without a step"),
+        (b"[3]\n", "without a step"),
+        (b"3\n", "without a step"),
+        (b'{"step": NaN}\n', "NaN is not JSON"),
+        (b'{"step": 3, "loss": -Infinity}\n', "-Infinity is not JSON"),
+        (b'{"step": 3, "name": "\xff"}\n', "utf-8"),
+        (metrics_line(3).decode().encode("utf-16-be"), "Expecting"),
+        (b"\x00" * 4096 + b"\n", "Expecting value"),
+        (b"[" * 100_000 + b"\n", "nested too deeply"),
+        (b'{"step": ' + b"9" * 5000 + b"}\n", "digits"),
+        (b"x" * (2 * LONGEST_LINE) + metrics_line(3), "Expecting value"),
+    ],
+    ids=range(20),
+)
+@pytest.mark.parametrize("place", [0, 4, 9])
+def test_a_damaged_line_costs_no_other(damage, fault, place, tmp_path, capsys):
     path = tmp_path / "metrics.jsonl"
-    kept = '{"step": 1}\n{"step": 2}\n'
-    for tail in ("", '{"step": 3}\n', '{"ste', "\x00\x00\n", '{"step": 2}'):
-        path.write_text(kept + tail)
-        MetricsLog(tmp_path, [{"member": 0}], done=2).close()
-        assert path.read_text() == kept, tail
+    good = [metrics_line(step) for step in range(1, 10)]
+    path.write_bytes(b"".join([*good[:place], damage, *good[place:]]))
+    MetricsLog(tmp_path, [{"member": 0}], done=9).close()
+    assert path.read_bytes() == b"".join(good)
+    assert (tmp_path / "metrics.damaged").read_bytes() == damage
+    said = capsys.readouterr().err
+    assert f"{path}: what cannot be read was moved to metrics.damaged: line {place + 1} (" in said
+    assert fault in said
+
+
+def test_of_many_damaged_lines_some_are_described(tmp_path, capsys):
+    (tmp_path / "metrics.jsonl").write_bytes((b"bad\n" + metrics_line(1)) * 15)
+    MetricsLog(tmp_path, [{"member": 0}], done=1).close()
+    assert (tmp_path / "metrics.jsonl").read_bytes() == metrics_line(1) * 15
+    assert (tmp_path / "metrics.damaged").read_bytes() == b"bad\n" * 15
+    said = capsys.readouterr().err
+    assert "line 19 (" in said
+    assert "line 21 (" not in said
+    assert "and 5 more" in said
+
+
+def test_lines_of_later_steps_are_removed_wherever_they_stand_and_it_is_said(tmp_path, capsys):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b"".join(map(metrics_line, (1, 4, 2, 10**30, 3, 0))))
+    MetricsLog(tmp_path, [{"member": 0}], done=3).close()
+    assert path.read_bytes() == b"".join(map(metrics_line, (1, 2, 3, 0)))
+    assert f"{path}: 2 lines of steps after 3 are removed" in capsys.readouterr().err
+    assert [file.name for file in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+@pytest.mark.parametrize("done", [2, 3])
+def test_a_torn_last_line_is_kept_if_all_of_it_is_there(done, tmp_path, capsys):
+    path = tmp_path / "metrics.jsonl"
+    for length in range(1, len(metrics_line(3))):
+        path.write_bytes(metrics_line(1) + metrics_line(3)[:length])
+        log = MetricsLog(tmp_path, [{"member": 0}], done=done)
+        log.write(4, "train", {"loss": np.array([1.5])})
+        log.close()
+        is_whole = length == len(metrics_line(3)) - 1
+        kept = (1, 3, 4) if is_whole and done == 3 else (1, 4)
+        assert path.read_bytes() == b"".join(map(metrics_line, kept))
+        said = capsys.readouterr().err
+        assert ("line 2 (" in said) == (not is_whole)
+        assert ("1 lines of steps after 2" in said) == (is_whole and done == 2)
+
+
+def test_a_file_without_damage_is_left_as_it_is_without_a_word(tmp_path, capsys):
+    path = tmp_path / "metrics.jsonl"
+    MetricsLog(tmp_path, [{"member": 0}], done=9).close()
+    assert path.read_bytes() == b""
+    for end in (b"", b'{"step": 9, "event": "diverged", "member": 0}\r\n'):
+        content = metrics_line(1) + metrics_line(9) + end
+        path.write_bytes(content)
+        MetricsLog(tmp_path, [{"member": 0}], done=9).close()
+        assert path.read_bytes() == content
+    assert capsys.readouterr().err == ""
 
 
 def test_a_line_that_does_not_fit_the_disk_is_taken_back(tmp_path):

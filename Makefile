@@ -9,7 +9,7 @@ export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
 MAIN := stability_plane,max_update,discrete_boundary,normal_curves,kadam_stability,strategies_text
 
-.PHONY: reproduce reproduce-all commit-results test coverage smoke lint clean
+.PHONY: reproduce reproduce-all commit-results test test-oldest test-newest coverage smoke lint clean
 
 reproduce: .venv/experiments.stamp
 	$(BIN)/python -m experiments reproduce --only $(MAIN)
@@ -22,6 +22,19 @@ commit-results: .venv/experiments.stamp
 
 test: .venv/test.stamp
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+# With the lowest versions that pyproject.toml allows, and with the newest that there are.
+PYTHON_OLDEST ?= 3.11
+PYTHON_NEWEST ?= 3.13
+test-oldest: VERSION = $(PYTHON_OLDEST)
+test-oldest: RESOLUTION = lowest-direct
+test-newest: VERSION = $(PYTHON_NEWEST)
+test-newest: RESOLUTION = highest
+
+test-oldest test-newest: test-%: .venv/dev.stamp
+	$(BIN)/uv venv --quiet --clear --python $(VERSION) .venv/$*
+	$(BIN)/uv pip install --quiet --python .venv/$* --resolution $(RESOLUTION) --editable '.[test]'
+	.venv/$*/bin/python -m pytest -n auto --dist worksteal
 
 coverage: .venv/test.stamp
 	$(BIN)/python -m pytest -n auto --dist worksteal --cov --cov-report=term:skip-covered

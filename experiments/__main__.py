@@ -25,10 +25,10 @@ from experiments import bench, figures
 from experiments.config import PRESETS, ConfigError, override, print_help
 from experiments.manifest import write_manifest
 from experiments.merging import merge
-from experiments.outcomes import Failed, Stopped
-from experiments.pipeline import Interrupted, draw, place, read, run_figure
+from experiments.outcomes import Failed, Stopped, say
+from experiments.pipeline import Interrupted, place, redraw, run_figure
 from experiments.results import DamagedFile
-from experiments.running import ALL, Incomplete, Share, say, stop
+from experiments.running import ALL, Incomplete, Share, stop
 
 PROG = "python -m experiments"
 INTERRUPTED = 130
@@ -136,9 +136,7 @@ def _plot(arguments: argparse.Namespace) -> None:
         where = place(arguments.results, _named(figures.discover(), name), arguments.preset)
         if not where.shown.exists():
             raise FileNotFoundError(f"{where.dataset} does not exist{_other_presets(arguments)}")
-        with read(where) as dataset:
-            paths = draw(where, dataset)
-        for path in paths:
+        for path in redraw(where):
             print(path)
 
 

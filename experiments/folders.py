@@ -8,8 +8,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from experiments.outcomes import Failed
-from experiments.running import say
+from experiments.outcomes import Failed, say
 
 LOCK = ".lock"
 """In a folder in use: who uses it. A file that a killed process left behind locks nothing."""

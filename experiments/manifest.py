@@ -41,12 +41,14 @@ def write_manifest(folder: Path) -> Path:
     return folder / MANIFEST
 
 
-def is_listed(dataset: Path, key: str) -> bool:
-    """Whether the `manifest.json` above a dataset can be read and has it under that key."""
+def is_listed(dataset: Path) -> bool:
+    """Whether the `manifest.json` above a dataset can be read and has this very file."""
+    path = dataset.parent.parent / MANIFEST
     try:
-        entries = json.loads((dataset.parent.parent / MANIFEST).read_bytes())
-        return entries[dataset.parent.name]["key"] == key
-    except (OSError, ValueError, LookupError, TypeError):
+        return path.is_file() and json.loads(path.read_bytes())[dataset.parent.name] == _entry(
+            dataset
+        )
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return False
 
 

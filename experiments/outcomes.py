@@ -1,4 +1,23 @@
-"""How a command ends that does not reach its end."""
+"""What a command tells a person, and how one ends that does not reach its end."""
+
+import contextlib
+import os
+import sys
+from typing import TextIO
+
+
+def say(message: str) -> None:
+    """One line for the person at the terminal; standard output is kept for results."""
+    try:
+        print(message, file=sys.stderr, flush=True)
+    except OSError:  # nobody reads it any more, and the work goes on
+        silence(sys.stderr)
+
+
+def silence(stream: TextIO) -> None:
+    """What goes to a stream that cannot be written to is thrown away from here on."""
+    with contextlib.suppress(OSError, ValueError):  # it has no file, as in a test
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 class Stopped(Exception):

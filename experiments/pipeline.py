@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import jax
-import matplotlib
 import numpy as np
 import xarray as xr
 
@@ -28,7 +27,9 @@ from experiments.data import load_corpus
 from experiments.data.images import load_images
 from experiments.data.loading import Data
 from experiments.figures import Figure
+from experiments.folders import locked
 from experiments.manifest import is_listed, write_manifest
+from experiments.outcomes import say
 from experiments.results import (
     PROJECT,
     ChunkStore,
@@ -40,7 +41,7 @@ from experiments.results import (
     versions,
     write_dataset,
 )
-from experiments.running import ALL, Run, Share, say
+from experiments.running import ALL, Run, Share
 
 PRESENTATION = {
     "__main__",
@@ -85,6 +86,8 @@ PRESENTATION = {
     "two_adam_analogy_plot",
 }
 """Modules of this package without influence on numbers: a change there recomputes nothing."""
+MISFITS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What drawing and judging raise for a dataset that is not as they expect."""
 COMMITTED = PROJECT / "experiments" / "committed"
 """Datasets that come with the code, `<preset>/<figure>.nc`, for figures that were not run here."""
 
@@ -158,14 +161,40 @@ def run_figure(
       The dataset, and whether it was reused.
 
     Raises:
-      Failed: Before anything is computed, if the folder cannot be written to.
+      Failed: Before anything is computed, if the folder cannot be written to or another process
+        is using it.
       Interrupted: At Ctrl-C, with finished chunks kept on disk.
       Incomplete: If this machine's share is done and chunks of others are missing.
     """
+    check_writable(where.folder)
+    with owned(where):
+        return _run_figure(where, config, devices, force, share)
+
+
+@contextlib.contextmanager
+def owned(where: Place) -> Iterator[None]:
+    """Keeps other processes out of a figure's folder, and leaves none that stayed empty.
+
+    Raises:
+      Failed: If another process is using it, or it cannot be written to.
+    """
+    above = (where.folder, *where.folder.parents[:2])
+    made = [folder for folder in above if not folder.exists()]
+    try:
+        with locked(where.folder):
+            yield
+    finally:
+        with contextlib.suppress(OSError):  # something is in it
+            for folder in made:
+                folder.rmdir()
+
+
+def _run_figure(
+    where: Place, config: FigureConfig, devices: Sequence[jax.Device], force: bool, share: Share
+) -> tuple[xr.Dataset, bool]:
     from experiments import claims  # they need scipy, which takes half a second
 
     figure = where.figure
-    check_writable(where.folder)
     corpus = load_corpus(config.corpus) if isinstance(config, TrainingConfig) else None
     images = _images(config) if isinstance(config, ImagesConfig) else None
     sha256 = "+".join(data.sha256 for data in (corpus, images) if data) or "none"
@@ -189,11 +218,10 @@ def run_figure(
     store = ChunkStore(where.folder / "chunks" / key, identity)
     if force:
         store.clear()
-    elif (finished := _finished(where.dataset, key, parts)) is not None:
-        say(f"{figure.name}: reusing {where.dataset}, computed {finished.attrs['date']}")
-        draw(where, finished)
-        if not is_listed(where.dataset, key):
+    elif (finished := _finished(where, key, parts)) is not None:
+        if not is_listed(where.dataset):
             write_manifest(where.folder.parent)
+        store.clear()  # of a process that was killed before it did
         return finished, True
 
     mesh = jax.sharding.Mesh(np.array(devices), ("members",)) if len(devices) > 1 else None
@@ -232,24 +260,36 @@ def read(where: Place) -> Iterator[xr.Dataset]:
 
     Raises:
       FileNotFoundError: If there is none.
-      DamagedFile: If it is damaged, of another figure, or lacks what the block wants of it.
+      DamagedFile: If it is damaged, of another figure, or not what the block wants of it.
     """
-    dataset = read_dataset(where.shown)
+    path = where.shown
+    dataset = read_dataset(path)
     if (its := dataset.attrs.get("figure")) != where.figure.name:
-        raise DamagedFile(f"{where.shown} is of the figure {its}, not {where.figure.name}")
+        raise DamagedFile(f"{path} is of the figure {its}, not {where.figure.name}")
     try:
         yield dataset
-    except (AttributeError, KeyError) as error:
+    except MISFITS as error:
         raise DamagedFile(
-            f"{where.shown} was computed by another version: it lacks what is needed ({error}); "
+            f"{path} was computed by another version: it lacks what is needed ({error}); "
             "run it again"
         ) from error
+
+
+def redraw(where: Place) -> list[Path]:
+    """Draws the dataset that is shown once more and returns the pictures' paths.
+
+    Raises:
+      FileNotFoundError, DamagedFile: As `read`.
+      Failed: If another process is using the folder.
+    """
+    with owned(where), read(where) as dataset:
+        return draw(where, dataset)
 
 
 def draw(where: Place, dataset: xr.Dataset) -> list[Path]:
     """Draws a dataset as PNG and SVG beside it and returns their paths."""
     name = where.figure.name
-    with matplotlib.rc_context(plotting.STYLE):
+    with plotting.style():
         canvases = where.figure.plot(dataset)
         stems = {suffix: f"{name}_{suffix}" if suffix else name for suffix in canvases}
         paths = [
@@ -259,7 +299,7 @@ def draw(where: Place, dataset: xr.Dataset) -> list[Path]:
         ]
     for kind in ("png", "svg"):
         for stale in set(where.folder.glob(f"*.{kind}")) - set(paths):
-            stale.unlink()
+            stale.unlink(missing_ok=True)
     return paths
 
 
@@ -267,21 +307,24 @@ def _images(config: ImagesConfig) -> Data:
     return load_images(config.dataset, cache=Path(config.cache).expanduser())
 
 
-def _finished(path: Path, key: str, parts: Mapping[str, str]) -> xr.Dataset | None:
-    """The dataset at `path` if it is whole and of that key; else says what is another."""
-    try:
-        dataset = read_dataset(path)
-    except FileNotFoundError:
+def _finished(where: Place, key: str, parts: Mapping[str, str]) -> xr.Dataset | None:
+    """The place's own dataset, drawn, if it is whole and of that key; else says what is another."""
+    path = where.dataset
+    if not path.exists():
         return None
+    try:
+        with read(where) as dataset:
+            if dataset.attrs["key"] == key:
+                say(f"{where.figure.name}: reusing {path}, computed {dataset.attrs['date']}")
+                draw(where, dataset)
+                return dataset
+            its = json.loads(dataset.attrs["key_parts"])
     except DamagedFile as error:
         say(f"{error}; computing it again")
         return None
-    if dataset.attrs.get("key") != key:
-        its = json.loads(dataset.attrs.get("key_parts", "{}"))
-        others = [name for name, value in parts.items() if its.get(name) != value]
-        say(f"{path} is of other {', '.join(others) or 'code'}; it will be replaced")
-        return None
-    return dataset
+    others = [name for name, value in parts.items() if its.get(name) != value]
+    say(f"{path} is of other {', '.join(others) or 'code'}; it will be replaced")
+    return None
 
 
 def _code_digest(figure: Figure) -> str:

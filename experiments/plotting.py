@@ -1,7 +1,8 @@
 """The look that figures share: one style, one colour scale for C, PNG and SVG on disk."""
 
+import contextlib
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,15 @@ RING: Mapping[str, Any] = dict(
     marker="o", linestyle="none", markersize=11, fillstyle="none", markeredgewidth=0.8
 )
 """Around what was chosen at an end of its range: beyond it there may be a better one."""
+
+
+@contextlib.contextmanager
+def style() -> Iterator[None]:
+    """matplotlib's own defaults and `STYLE`, whatever the user's matplotlibrc says."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(STYLE)
+        yield
 
 
 def stability_norm(lowest: float, highest: float, linear: float = 1.0) -> SymLogNorm:
@@ -107,6 +117,6 @@ def save(figure: Figure, stem: Path) -> list[Path]:
     metadata = {"png": {}, "svg": {"Date": None}}
     mend_empty_axes(figure)
     for path in paths:
-        with atomic(path) as temporary, matplotlib.rc_context(STYLE):
+        with atomic(path) as temporary, style():
             figure.savefig(temporary, metadata=metadata[path.suffix[1:]])
     return paths

@@ -6,7 +6,7 @@ import math
 import operator
 import re
 from collections.abc import Collection, Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,8 @@ from experiments.judging import (
     judge,
     settings,
 )
-from experiments.pipeline import Place, draw, place, read
+from experiments.outcomes import Failed, say
+from experiments.pipeline import Place, draw, owned, place, read
 from experiments.questions import QUESTIONS
 from experiments.results import DamagedFile, atomic
 
@@ -79,6 +80,7 @@ class Section:
       problem: Why there is no dataset, or "".
       origin: One of `ORIGINS`, or `WITH_THE_CODE`.
       attrs: The dataset's attributes.
+      overrides: Fields that differ from the preset as it is now.
       caption: With the configuration's values filled in.
       numbers: Label, value with its interval, units of every scalar in the dataset and of every
         variable over `end` alone.
@@ -90,6 +92,7 @@ class Section:
     problem: str = ""
     origin: str = ""
     attrs: Mapping[str, Any] | None = None
+    overrides: Sequence[str] = ()
     caption: str = ""
     numbers: tuple[tuple[str, str, str], ...] = ()
     images: tuple[str, ...] = ()
@@ -99,13 +102,6 @@ class Section:
     def new_rules(self) -> bool:
         """Whether the claims' rules or words have changed since the dataset was computed."""
         return bool(self.attrs) and self.attrs["rules"] != rules_digest(self.place.figure.name)
-
-    @property
-    def overrides(self) -> list[str]:
-        """Fields that differ from the preset as it is now."""
-        if not self.attrs:
-            return []
-        return json_difference(self.attrs["config"], self.place.figure.presets[self.place.preset])
 
     @property
     def command(self) -> str:
@@ -138,7 +134,8 @@ def write_report(
     ]
     page = results / ("report.html" if preset == DEFAULT else f"report-{preset}.html")
     with atomic(page) as temporary:
-        temporary.write_text(render(sections, preset), encoding="utf-8")
+        html = render(sections, preset)
+        temporary.write_text(html, encoding="utf-8", errors="backslashreplace")  # of odd paths
     return page
 
 
@@ -249,29 +246,55 @@ def acceptable(accept: tuple[float, float]) -> str:
 
 
 def _section(where: Place, origin: str) -> Section:
+    """A figure's section, of one dataset: a run may replace it meanwhile."""
+    section, seen = None, None
+    while section is None or seen != _version(where):
+        seen = _version(where)
+        section = _section_now(where, origin)
+    return section
+
+
+def _version(where: Place) -> tuple[Path, int, int] | None:
+    """Which file is shown; another one has another inode or time."""
+    try:
+        stat = where.shown.stat()
+    except FileNotFoundError:
+        return None
+    return where.shown, stat.st_ino, stat.st_mtime_ns
+
+
+def _section_now(where: Place, origin: str) -> Section:
     figure = where.figure
     claims = [claim for claim in CLAIMS if claim.figure == figure.name]
+    if where.shown == where.committed:
+        origin = WITH_THE_CODE
     try:
         with read(where) as dataset:
-            judgements = tuple(judge(claim, dataset, figure.minimum) for claim in claims)
-            caption = figure.caption.format_map(vars(settings(dataset)))
             operator.itemgetter(*STATED)(dataset.attrs)  # or a KeyError
-            if where.shown == where.committed:
-                origin = WITH_THE_CODE
+            section = Section(
+                where,
+                origin=origin,
+                attrs=dataset.attrs,
+                overrides=json_difference(dataset.attrs["config"], figure.presets[where.preset]),
+                caption=figure.caption.format_map(vars(settings(dataset))),
+                numbers=_numbers(dataset),
+                judgements=tuple(judge(claim, dataset, figure.minimum) for claim in claims),
+            )
             if origin == WITH_THE_CODE or not _is_drawn(where):
-                draw(where, dataset)
+                _draw(where, dataset)
     except (FileNotFoundError, DamagedFile) as error:
         missing = tuple(Judgement(claim, NOTHING, INCONCLUSIVE, NOT_RUN) for claim in claims)
         return Section(where, problem=str(error), judgements=missing)
-    return Section(
-        where,
-        origin=origin,
-        attrs=dataset.attrs,
-        caption=caption,
-        numbers=_numbers(dataset),
-        images=tuple(_data_uri(path) for path in sorted(where.folder.glob("*.png"))),
-        judgements=judgements,
-    )
+    images = map(_data_uri, sorted(where.folder.glob("*.png")))
+    return replace(section, images=tuple(images))
+
+
+def _draw(where: Place, dataset: xr.Dataset) -> None:
+    try:
+        with owned(where):
+            draw(where, dataset)
+    except Failed as error:
+        say(f"{error}; the report has the pictures that are there")
 
 
 def _is_drawn(where: Place) -> bool:

@@ -10,23 +10,26 @@ results/<preset>/<figure>/chunks/<key>/       finished parts of a run that is no
 import contextlib
 import dataclasses
 import datetime
+import glob
 import hashlib
 import importlib.metadata
 import io
 import json
+import math
 import os
 import platform
 import shutil
 import subprocess
 import tempfile
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 import xarray as xr
 
+from experiments.folders import locked
 from experiments.outcomes import Failed
 
 PACKAGES = ("jax", "jaxlib", "optax", "flax", "kadam_jax")
@@ -38,10 +41,8 @@ COMPRESSION = {"compression": "gzip", "compression_opts": 9, "shuffle": True}
 UNCOMPRESSED_BYTES = 4096
 """Of a variable that compression would only make longer."""
 PROJECT = Path(__file__).resolve().parent.parent
-
-
-UNREADABLE = (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile)
-"""What NumPy and zipfile raise for an archive with wrong bytes, wherever they are."""
+JSON_ATTRIBUTES = {"config": dict, "key_parts": dict, "overrides": list}
+"""Attributes of a dataset that are JSON, and what they hold."""
 
 
 class DamagedFile(Exception):
@@ -50,7 +51,12 @@ class DamagedFile(Exception):
 
 @contextlib.contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` that replaces it if the block ends well, and vanishes if not.
+    """A temporary path next to `path` that replaces it if the block ends well, else vanishes.
+
+    Temporary folders of the same path that a killed process left are removed.
+
+    Raises:
+      OSError: If the disk is full, or the file cannot be written; it names `path`.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "a.txt"
@@ -59,11 +65,22 @@ def atomic(path: Path) -> Iterator[Path]:
     >>> path.read_text(), [file.name for file in path.parent.iterdir()]
     ('whole', ['a.txt'])
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-        temporary = Path(folder) / path.name
-        yield temporary
-        temporary.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for left in path.parent.glob(f".{glob.escape(path.name)}.*"):
+            with contextlib.suppress(Failed), locked(left):  # of a process that still writes
+                shutil.rmtree(left)
+        with (
+            tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder,
+            locked(Path(folder)),
+        ):
+            temporary = Path(folder) / path.name
+            yield temporary
+            temporary.replace(path)
+    except OSError as error:
+        if error.filename is not None and f".{path.name}." not in str(error.filename):
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def check_writable(folder: Path) -> None:
@@ -72,7 +89,12 @@ def check_writable(folder: Path) -> None:
     Raises:
       Failed: If a folder, or the nearest one above it that there is, cannot be written to.
     """
-    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    if there.is_symlink() and not there.exists():
+        raise Failed(
+            f"{there} is a link to {os.readlink(there)}, which does not exist; mount or make it, "
+            "or name another folder with --results"
+        )
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
         raise Failed(f"{there} is no folder that can be written to; name another with --results")
 
@@ -92,8 +114,35 @@ def labelled(dataset: xr.Dataset, labels: Mapping[str, tuple[str, str]]) -> xr.D
     return dataset
 
 
+def write_checked(path: Path, content: bytes) -> None:
+    """Writes a file atomically, with the SHA-256 of its content after it.
+
+    Readers of netCDF and of zip archives pass over those bytes.
+    """
+    with atomic(path) as temporary:
+        temporary.write_bytes(content + hashlib.sha256(content).digest())
+
+
+def read_checked(path: Path) -> bytes:
+    """The content of a file that `write_checked` wrote.
+
+    Raises:
+      FileNotFoundError: If there is no such file.
+      DamagedFile: If it is anything else, or differs in a bit.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist")
+    if not path.is_file():  # a pipe would be waited for
+        raise DamagedFile(f"{path} is damaged: it is not a file")
+    content = path.read_bytes()
+    content, checksum = content[:-SHA256_BYTES], content[-SHA256_BYTES:]
+    if hashlib.sha256(content).digest() != checksum:  # HDF5 can hang on what it doesn't expect
+        raise DamagedFile(f"{path} is damaged, or not written by this program")
+    return content
+
+
 def write_dataset(path: Path, dataset: xr.Dataset) -> None:
-    """Writes netCDF-4 atomically, a SHA-256 behind it, which netCDF's readers pass over.
+    """Writes netCDF-4 as `write_checked`.
 
     It is made in memory: HDF5 itself does not survive a full disk.
     """
@@ -101,9 +150,7 @@ def write_dataset(path: Path, dataset: xr.Dataset) -> None:
         name: COMPRESSION for name, x in dataset.variables.items() if x.nbytes > UNCOMPRESSED_BYTES
     }
     dataset = dataset.assign_attrs(schema=SCHEMA)
-    content = bytes(dataset.to_netcdf(engine="h5netcdf", encoding=encoding))
-    with atomic(path) as temporary:
-        temporary.write_bytes(content + hashlib.sha256(content).digest())
+    write_checked(path, bytes(dataset.to_netcdf(engine="h5netcdf", encoding=encoding)))
 
 
 def read_dataset(path: Path) -> xr.Dataset:
@@ -111,19 +158,39 @@ def read_dataset(path: Path) -> xr.Dataset:
 
     Raises:
       FileNotFoundError: If there is no such file.
-      DamagedFile: If it is not, bit for bit, one that `write_dataset` wrote, or of another schema.
+      DamagedFile: If it is not, bit for bit, one that `write_dataset` wrote, of another schema, or
+        an attribute is of another type than this version writes.
     """
-    if not path.exists():
-        raise FileNotFoundError(f"{path} does not exist")
-    content = path.read_bytes()
-    content, checksum = content[:-SHA256_BYTES], content[-SHA256_BYTES:]
-    if hashlib.sha256(content).digest() != checksum:  # HDF5 can hang on what it doesn't expect
-        raise DamagedFile(f"{path} is damaged, or not written by this program")
-    dataset = xr.load_dataset(io.BytesIO(content), engine="h5netcdf")
-    schema = dataset.attrs.pop("schema", "none")
-    if schema != SCHEMA:
+    content = read_checked(path)
+    try:
+        dataset = xr.load_dataset(io.BytesIO(content), engine="h5netcdf")
+    except Exception as error:  # HDF5's readers raise anything for what only looks like theirs
+        raise DamagedFile(f"{path} is damaged: {error}") from error
+    schema = dataset.attrs.pop("schema", None)
+    if not (isinstance(schema, np.integer) and schema == SCHEMA):
         raise DamagedFile(f"{path} has schema {schema}, this version reads {SCHEMA}; run it again")
+    if odd := [name for name, value in dataset.attrs.items() if not _is_written(name, value)]:
+        raise DamagedFile(
+            f"{path} was written by another version: its attributes {', '.join(odd)} are of "
+            "another type; run it again"
+        )
     return dataset
+
+
+def _is_written(name: str, value: Any) -> bool:
+    """Whether an attribute of a dataset is of the type that this version writes."""
+    if name == "wall_seconds":
+        return isinstance(value, float) and math.isfinite(value)
+    if not isinstance(value, str) or name not in JSON_ATTRIBUTES:
+        return isinstance(value, str)
+    try:
+        held = json.loads(value)
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(held, JSON_ATTRIBUTES[name]):
+        return False
+    texts = held.values() if isinstance(held, dict) else held
+    return name == "config" or all(isinstance(text, str) for text in texts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,27 +210,30 @@ class ChunkStore:
         return self.folder / f"{sweep}-{start:06d}.npz"
 
     def save(self, sweep: str, start: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Writes a chunk atomically, behind the run's identity."""
+        """Writes a chunk atomically, after the run's identity."""
         if not (identity := self.folder / IDENTITY).exists():
             with atomic(identity) as temporary:
                 temporary.write_text(json.dumps({"schema": SCHEMA, **self.identity}, indent=1))
-        with atomic(self.path(sweep, start)) as temporary, temporary.open("wb") as file:
-            np.savez(file, **arrays)
+        content = io.BytesIO()
+        np.savez(content, **arrays)
+        write_checked(self.path(sweep, start), content.getvalue())
 
     def load(self, sweep: str, start: int) -> dict[str, np.ndarray] | None:
         """A chunk, or None if it was not finished.
 
         Raises:
-          DamagedFile: If it cannot be read or its checksum is wrong.
+          DamagedFile: If it is not, bit for bit, one that `save` wrote.
         """
         path = self.path(sweep, start)
-        if not path.exists():
+        try:
+            content = read_checked(path)
+        except FileNotFoundError:
             return None
         try:
-            with np.load(path, allow_pickle=False) as arrays:
+            with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
                 return dict(arrays)
-        except UNREADABLE as error:
-            raise DamagedFile(f"{path} is damaged ({error})") from error
+        except Exception as error:  # the same of NumPy's
+            raise DamagedFile(f"{path} is damaged: {error}") from error
 
     def count(self) -> int:
         """Number of finished chunks."""

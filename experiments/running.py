@@ -2,7 +2,6 @@
 
 import contextlib
 import datetime
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from experiments.data import Corpus
 from experiments.data.loading import Data
+from experiments.outcomes import say
 from experiments.results import ChunkStore, DamagedFile
 from kadam_jax.members import sweep_chunks
 
@@ -33,11 +33,6 @@ def stop(signum: int, frame: object) -> None:
     del frame
     stopped.append(signum)
     raise KeyboardInterrupt
-
-
-def say(message: str) -> None:
-    """One line for the person at the terminal; standard output is kept for results."""
-    print(message, file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Every figure, when every member of its sweeps has diverged."""
 
 import jax
-import matplotlib
 import numpy as np
 import pytest
 
@@ -62,7 +61,7 @@ def test_a_figure_of_diverged_members_is_judged_and_drawn(name, bad, tmp_path, m
     for claim in (claim for claim in CLAIMS if claim.figure == name):
         judged = judge(claim, data, {})
         assert name not in COMPARISONS or judged.verdict == INCONCLUSIVE
-    with matplotlib.rc_context(plotting.STYLE):
+    with plotting.style():
         for canvas in figure.plot(data).values():
             plotting.mend_empty_axes(canvas)
             canvas.draw_without_rendering()

@@ -1,14 +1,19 @@
 """experiments/results.py and config.py: what lies on disk, and what identifies it."""
 
+import io
+import os
+import re
+import resource
 import subprocess
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments import results
+from experiments import plotting, results
 from experiments.config import (
     TrainingConfig,
     difference,
@@ -18,7 +23,18 @@ from experiments.config import (
     to_json,
 )
 from experiments.figures.stability_plane import Config as PlaneConfig
-from experiments.results import ChunkStore, DamagedFile, atomic, read_dataset, write_dataset
+from experiments.results import (
+    SCHEMA,
+    SHA256_BYTES,
+    ChunkStore,
+    DamagedFile,
+    atomic,
+    read_dataset,
+    write_checked,
+    write_dataset,
+)
+from experiments.running import Run
+from kadam_jax.members import points
 
 
 def files(folder):
@@ -102,35 +118,123 @@ def test_chunks_come_back_and_others_are_left_alone(tmp_path):
     assert not (tmp_path / "chunks").exists()
 
 
-@pytest.mark.parametrize("where", [0.3, 0.5, "cut"])
-def test_a_damaged_chunk_is_named(tmp_path, where):
-    store = ChunkStore(tmp_path)
-    store.save("adam", 0, {"loss": np.linspace(0, 1, 1000)})
-    path = store.path("adam", 0)
-    content = bytearray(path.read_bytes())
-    if where == "cut":
-        content = content[:-100]
-    else:
-        content[int(len(content) * where)] ^= 255
-    path.write_bytes(content)
-    with pytest.raises(DamagedFile, match=r"adam-000000\.npz is damaged"):
-        store.load("adam", 0)
+def damaged(content):
+    """`content` with a bit of each byte flipped in turn, then cut at some places."""
+    yield from (flip(content, at, 1 << at % 8) for at in range(len(content)))
+    yield from (content[:end] for end in range(0, len(content), 13))
 
 
-@pytest.mark.parametrize("mask", [1, 255])
-def test_no_changed_byte_of_a_chunk_gives_other_numbers(tmp_path, mask):
+def test_every_flipped_bit_and_cut_of_a_chunk_is_seen(tmp_path):
     store = ChunkStore(tmp_path)
-    store.save("adam", 0, {"loss": np.linspace(0, 1, 3)})
+    store.save("adam", 0, {"a": np.linspace(0, 1, 3), "b": np.float32(1)})
     path = store.path("adam", 0)
+    for content in damaged(path.read_bytes()):
+        path.write_bytes(content)
+        with pytest.raises(DamagedFile, match=r"adam-000000\.npz is damaged"):
+            store.load("adam", 0)
+
+
+def test_a_sweep_computes_a_damaged_chunk_again_and_says_so(tmp_path, capsys):
+    store = ChunkStore(tmp_path)
+    members = points(x=np.arange(4.0, dtype=np.float32))
+
+    def sweep():
+        fn = lambda member: {"a": 2 * member["x"], "b": jnp.full(3, member["x"])}  # noqa: E731
+        return Run(None, None, store).sweep("adam", fn, members, chunk_size=2)
+
+    whole, path = sweep(), store.path("adam", 2)
     content = path.read_bytes()
-    for place in range(len(content)):
-        path.write_bytes(flip(content, place, mask))
-        try:
-            loaded = store.load("adam", 0)
-        except DamagedFile:
-            continue
-        for array in loaded.values():
-            np.testing.assert_array_equal(array, np.linspace(0, 1, 3))
+    directory = content.rfind(b"PK\5\6")
+    archive = io.BytesIO()
+    np.savez(archive, [object()], allow_pickle=True)
+    for spoil in (
+        lambda: path.write_bytes(flip(content, directory + 10, 3)),  # one array less
+        lambda: path.write_bytes(b""),
+        lambda: write_checked(path, b"no archive"),
+        lambda: write_checked(path, archive.getvalue()),
+        lambda: (path.unlink(), os.mkfifo(path)),
+        lambda: (path.unlink(), path.symlink_to("/dev/zero")),
+    ):
+        spoil()
+        again = sweep()
+        assert f"{path} is damaged" in capsys.readouterr().err
+        assert whole.keys() == again.keys()
+        np.testing.assert_array_equal(whole["b"], again["b"])
+
+
+# What a program of another version, or of another kind, may have written under our checksum.
+DEEP = "[" * 10**5 + "]" * 10**5
+ODD = {
+    "config": ["[]", "no JSON", DEEP, 3, np.arange(3)],
+    "key_parts": ["[]", '{"a": [1]}', DEEP, '{"a": ' * 300 + "1" + "}" * 300],
+    "overrides": ["{}", "[1]", "7", DEEP],
+    "wall_seconds": ["soon", np.nan, np.inf, np.arange(2.0)],
+    "schema": [2, "1", np.arange(2), np.nan],
+    "date": [1.5, np.array([1, 2]), ["a", "b"]],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(n, x) for n, every in ODD.items() for x in every])
+def test_an_odd_attribute_under_a_right_checksum_is_a_sentence(tmp_path, name, value):
+    path = tmp_path / "data.nc"
+    odd = dataset().assign_attrs(schema=SCHEMA).assign_attrs({name: value})
+    write_checked(path, bytes(odd.to_netcdf(engine="h5netcdf")))
+    with pytest.raises(DamagedFile, match=f"{path} .*({name}|damaged)"):
+        read_dataset(path)
+
+
+def test_bytes_under_a_right_checksum_that_are_no_dataset_are_a_sentence(tmp_path):
+    path = tmp_path / "data.nc"
+    write_dataset(path, dataset())
+    content = path.read_bytes()[:-SHA256_BYTES]
+    for odd in (b"", b"CDF\1", content[:2000], flip(content, 8, 255)):
+        write_checked(path, odd)
+        with pytest.raises(DamagedFile, match=r"data\.nc is damaged"):
+            read_dataset(path)
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: os.symlink("/dev/zero", path)])
+def test_what_is_not_a_file_is_not_waited_for(tmp_path, make):
+    path = tmp_path / "data.nc"
+    make(path)
+    with pytest.raises(DamagedFile, match="it is not a file"):
+        read_dataset(path)
+
+
+@pytest.mark.parametrize("write", [lambda p: write_dataset(p, dataset()), lambda p: save(p)])
+def test_a_full_disk_names_the_file_and_leaves_the_old_one(tmp_path, write):
+    path = tmp_path / "figure.png"
+    path.write_text("old")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))  # Python ignores its signal
+    try:
+        with pytest.raises(OSError, match=re.escape(f"'{path}'")):
+            write(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [(entry.name, entry.read_text()) for entry in tmp_path.iterdir()] == [
+        ("figure.png", "old")
+    ]
+
+
+def save(path):
+    plotting.save(plotting.canvas(2, 2)[0], path.with_suffix(""))
+
+
+def test_what_a_killed_write_left_goes_and_what_is_being_written_stays(tmp_path):
+    path, left = tmp_path / "a.png", tmp_path / ".a.png.x1y2z3"
+    other = tmp_path / ".a.pngs.x1y2z3"
+    for folder in (left, other):
+        folder.mkdir()
+        (folder / "a.png").write_text("half")
+    with atomic(path) as first:
+        first.write_text("first")
+        with atomic(path) as second:
+            second.write_text("second")
+        assert path.read_text() == "second"
+        assert not left.exists()
+    assert path.read_text() == "first"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [".a.pngs.x1y2z3", "a.png"]
 
 
 def test_the_commit_says_when_files_differ_from_it(tmp_path):

@@ -1,21 +1,23 @@
 """What a checkpoint is on disk: its two items, their checksums, and what run.json says.
 
 FOLDER/STEP/arrays/   the arrays, in orbax's own format, one entry for each leaf
-FOLDER/STEP/run/      run.json: schema, configuration, data position, metrics, what each leaf is
+FOLDER/STEP/run/      run.json: schema, configuration, data position, what each leaf is
 .../checksums.json    in both: the SHA-256 of every file, written before the step counts
+FOLDER/scores.json    metrics by step, which come after a checkpoint, and their SHA-256
 """
 
 import hashlib
 import json
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import orbax.checkpoint as ocp
 
 from experiments.config import ConfigError
+from experiments.results import atomic
+from experiments.running import say
 
 ARRAYS, RUN = ITEMS = ("arrays", "run")
 RUN_FILE = "run.json"
@@ -23,7 +25,8 @@ CHECKSUMS = "checksums.json"
 ORBAX_MARK = "_CHECKPOINT_METADATA"
 SETTLED, PATIENCE = 0.2, 5.0
 """Seconds without anything new after a failed write, and how long that is waited for."""
-SCHEMA = 1
+SCORES = "scores.json"
+SCHEMA = 2
 """Of run.json; another number for another meaning of what is in a checkpoint."""
 
 
@@ -31,29 +34,49 @@ class ResumeError(ConfigError):
     """The checkpoints are not those of this run; the message names every difference."""
 
 
-def read_runs(folder: Path) -> dict[int, dict[str, Any]]:
-    """run.json of each step in a folder of checkpoints, the damaged ones left out.
+def check_steps(folder: Path) -> None:
+    """Checks that a folder has nothing but checkpoints that this version can read, or damaged ones.
 
     Raises:
       ResumeError: That names what is not a checkpoint, or one of another schema.
     """
-    runs = {}
     for path in sorted(folder.iterdir()):
-        if ocp.utils.TMP_DIR_SUFFIX in path.name:  # a kill has left it; orbax removes it
-            continue
+        if ocp.utils.TMP_DIR_SUFFIX in path.name or SCORES in path.name:
+            continue  # those that a kill left half-written are replaced
         inside = {item.name for item in path.iterdir()} if path.is_dir() else {""}
         inside.discard(ORBAX_MARK)  # all that a kill may leave of one that was being removed
         if not path.name.isdecimal() or (inside and inside.isdisjoint(ITEMS)):
             raise ResumeError(f"{path} is not a checkpoint; checkpoints need a folder of their own")
         if damaged_file(path, (RUN,)) is None:  # else it is reported when it is to be restored
-            run = runs[int(path.name)] = json.loads((path / RUN / RUN_FILE).read_text())
+            run = json.loads((path / RUN / RUN_FILE).read_text())
             if (schema := run.get("schema", "absent")) != SCHEMA:
                 raise ResumeError(
                     f"{path} is a checkpoint of another version (schema: {schema} in the "
                     f"checkpoint, {SCHEMA} in this version); go on with that version, or anew in "
                     "another folder"
                 )
-    return runs
+
+
+def read_scores(folder: Path) -> dict[int, dict[str, float]]:
+    """The metrics of each step, those that there are; a damaged file of them is reported."""
+    path = folder / SCORES
+    if not path.exists():
+        return {}
+    try:
+        content, checksum = path.read_text().splitlines()
+        if hashlib.sha256(content.encode()).hexdigest() != checksum:
+            raise ValueError("another checksum")
+        return {int(step): metrics for step, metrics in json.loads(content).items()}
+    except (OSError, ValueError) as error:
+        say(f"{path} is damaged ({error}): which of the checkpoints is the best is not known")
+        return {}
+
+
+def write_scores(folder: Path, scores: Mapping[int, Mapping[str, float]]) -> None:
+    """Replaces the metrics of all steps."""
+    content = json.dumps(scores)
+    with atomic(folder / SCORES) as path:
+        path.write_text(f"{content}\n{hashlib.sha256(content.encode()).hexdigest()}\n")
 
 
 def damaged_file(path: Path, items: Sequence[str] = ITEMS) -> str | None:

@@ -32,10 +32,12 @@ from experiments.checkpoint_files import (
     RUN_FILE,
     SCHEMA,
     ResumeError,
+    check_steps,
     damaged_file,
     handlers,
-    read_runs,
+    read_scores,
     remove_unfinished,
+    write_scores,
 )
 from experiments.folders import make_folder
 from experiments.outcomes import Failed
@@ -67,7 +69,8 @@ class Checkpoints:
     >>> import tempfile
     >>> import jax.numpy as jnp
     >>> checkpoints = Checkpoints(Path(tempfile.mkdtemp()), config={"k": 2})
-    >>> checkpoints.save(10, {"w": jnp.arange(3.0)}, {"epoch": 1}, {"loss": 0.5})
+    >>> checkpoints.save(10, {"w": jnp.arange(3.0)}, {"epoch": 1})
+    >>> checkpoints.score(10, {"loss": 0.5})
     >>> template = {"w": jax.ShapeDtypeStruct((3,), jnp.float32)}
     >>> step, arrays, position = checkpoints.restore(template)
     >>> step, arrays["w"].tolist(), position
@@ -91,7 +94,7 @@ class Checkpoints:
         self._folder = Path(folder).absolute()
         self._config, self._best = dict(config), best
         make_folder(self._folder)
-        runs = read_runs(self._folder)
+        check_steps(self._folder)
         self._manager = ocp.CheckpointManager(
             self._folder,
             options=ocp.CheckpointManagerOptions(
@@ -106,7 +109,7 @@ class Checkpoints:
         )
         self._quiet = _NotOrbax()
         logging.getLogger("absl").addFilter(self._quiet)
-        self._metrics = {step: run["metrics"].get(best[0]) for step, run in runs.items()}
+        self._scores = read_scores(self._folder)
         self._given_up: list[int] = []  # steps passed over in the last restore
 
     def save(
@@ -114,7 +117,6 @@ class Checkpoints:
         step: int,
         arrays: Any,
         position: Mapping[str, Any],
-        metrics: Mapping[str, float] | None = None,
     ) -> None:
         """Saves; after it the arrays may be donated.
 
@@ -124,7 +126,6 @@ class Checkpoints:
           step: Steps done, more than in any checkpoint so far.
           arrays: Pytree of arrays, typed keys among them.
           position: JSON-able, such as the data iterator's state.
-          metrics: The best one is chosen by them.
 
         Raises:
           ValueError: If `step` is no number of steps, a checkpoint is of it or a later one and was
@@ -142,7 +143,6 @@ class Checkpoints:
             "schema": SCHEMA,
             "config": self._config,
             "position": position,
-            "metrics": {name: float(value) for name, value in (metrics or {}).items()},
             "leaves": kinds(leaves),
         }
         items = {
@@ -158,9 +158,25 @@ class Checkpoints:
                 f"step must be above {latest}, of which {self._folder} has a checkpoint, got "
                 f"{step}; restore it first, or give an empty folder"
             )
-        self._metrics[step] = run["metrics"].get(self._best[0])
+        self._scores.pop(step, None)
         with self._written():
             self._manager.save(step, args=ocp.args.Composite(**items), force=True)
+
+    def score(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Says how good the checkpoint of a step is; it may still be being written.
+
+        Args:
+          step: Of a checkpoint; nothing happens if there is none.
+          metrics: The best one is chosen by them.
+
+        Raises:
+          Failed: If it could not be written.
+        """
+        scores = self._scores | {step: {name: float(value) for name, value in metrics.items()}}
+        self._scores = {step: scores[step] for step in self._manager.all_steps() if step in scores}
+        if jax.process_index() == 0:
+            with self._written():
+                write_scores(self._folder, self._scores)
 
     def restore(
         self, template: Any, *, which: Literal["latest", "best"] | int = "latest"
@@ -249,12 +265,9 @@ class Checkpoints:
     def _ranked(self, steps: Sequence[int]) -> list[int]:
         """Those with a finite metric, the best first; of equals the earliest."""
         sign = 1 if self._best[1] == "min" else -1
-        scores = {step: sign * self._metrics[step] for step in steps if self._has_metric(step)}
-        return sorted(scores, key=lambda step: (scores[step], step))
-
-    def _has_metric(self, step: int) -> bool:
-        metric = self._metrics.get(step)
-        return metric is not None and math.isfinite(metric)
+        values = {step: self._scores.get(step, {}).get(self._best[0], math.nan) for step in steps}
+        scored = [step for step in steps if math.isfinite(values[step])]
+        return sorted(scored, key=lambda step: (sign * values[step], step))
 
     def _candidates(self, steps: Sequence[int], which: str | int) -> Sequence[int]:
         """The steps to try, in this order."""
@@ -281,7 +294,7 @@ class Checkpoints:
         if jax.process_count() > 1:
             whole = int(multihost_utils.broadcast_one_to_all(np.int32(whole)))
         for step in candidates[: candidates.index(whole) if whole >= 0 else None]:
-            self._metrics.pop(step, None)  # a damaged one is not kept as the best
+            self._scores.pop(step, None)  # a damaged one is not kept as the best
         if whole < 0:
             tried = ", ".join(map(str, candidates))
             raise DamagedFile(

@@ -31,6 +31,9 @@ class MetricsLog:
 
     Nothing in a line depends on the clock or on how often a run was stopped, so a resumed run's
     file equals an uninterrupted one's. Numbers that are not finite become null.
+
+    Attributes:
+      splits: Those of the lines of step `done` that were there already.
     """
 
     def __init__(
@@ -63,8 +66,7 @@ class MetricsLog:
             for label in labels
             if tensorboard
         ]
-        if self._path.exists():
-            _keep_until(self._path, done)
+        self.splits = _keep_until(self._path, done) if self._path.exists() else set()
         self._file = self._path.open("ab", buffering=0)
 
     def write(self, step: int, split: str, values: Mapping[str, np.ndarray]) -> None:
@@ -117,26 +119,28 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _keep_until(path: Path, done: int) -> None:
-    """Leaves the readable lines of steps up to `done` in the file, in their order."""
+def _keep_until(path: Path, done: int) -> set[str]:
+    """Leaves the readable lines of steps up to `done` in the file; the splits of its last step."""
     damaged = path.with_name(DAMAGED)
     faults: dict[int, str] = {}
-    num_later = 0
+    splits, num_later = set(), 0
     with atomic(path) as temporary, path.open("rb") as old, temporary.open("wb") as kept:
         for number, piece in _pieces(old):
             try:
                 if number in faults:  # the rest of a line that is damaged
                     raise ValueError(faults[number])
-                step = _step(piece)
+                line = _read(piece)
             except ValueError as error:
                 faults[number] = str(error)
                 with damaged.open("ab") as file:
                     file.write(piece)
                 continue
-            if step > done:
+            if line["step"] > done:
                 num_later += 1
-            else:
-                kept.write(piece if piece.endswith(b"\n") else piece + b"\n")
+                continue
+            kept.write(piece if piece.endswith(b"\n") else piece + b"\n")
+            if line["step"] == done:
+                splits.add(str(line.get("split")))
     if num_later:
         say(f"{path}: {num_later} lines of steps after {done} are removed; they will come again")
     if faults:
@@ -146,6 +150,7 @@ def _keep_until(path: Path, done: int) -> None:
             f"{path}: what cannot be read was moved to {damaged.name}: "
             f"{', '.join(shown[:MOST_SHOWN])}{more}"
         )
+    return splits
 
 
 def _pieces(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
@@ -157,14 +162,14 @@ def _pieces(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         yield number, piece
 
 
-def _step(line: bytes) -> int:
-    """The step of a line.
+def _read(line: bytes) -> dict[str, Any]:
+    """What a line says, its step at least.
 
     Raises:
       ValueError: If it is not one of this file's lines; the message says why.
 
-    >>> _step(b'{"step": 10, "split": "train"}')
-    10
+    >>> _read(b'{"step": 10, "split": "train"}')
+    {'step': 10, 'split': 'train'}
     """
     if not line.strip():
         raise ValueError("blank")
@@ -176,7 +181,7 @@ def _step(line: bytes) -> int:
         raise ValueError("nested too deeply") from error
     if not (isinstance(found, dict) and type(found.get("step")) is int and found["step"] >= 0):
         raise ValueError("without a step that is a whole number")
-    return found["step"]
+    return found
 
 
 def _refused(constant: str) -> None:

@@ -64,3 +64,10 @@ def together(act: Callable[[], T]) -> T:
     if failed.any():
         raise Failed(f"process {int(failed.argmax())} of this run has failed; it says why")
     return result
+
+
+def from_first(flag: bool) -> bool:
+    """The flag of the first process, in all of them."""
+    if jax.process_count() == 1:
+        return flag
+    return bool(multihost_utils.broadcast_one_to_all(np.array(flag)))

@@ -20,6 +20,7 @@ from experiments.meshes import make_mesh, place_batch, process_share
 from experiments.metrics_log import MetricsLog, live_line
 from experiments.optimizers import make_optimizer
 from experiments.outcomes import Failed, Stopped
+from experiments.processes import from_first
 from experiments.results import atomic
 from experiments.run_folder import CHECKPOINTS, CONFIG, METRICS, owned_folder
 from experiments.running import say
@@ -182,19 +183,27 @@ class _Loop:
         state, done = self._restored() if resume else (None, 0)
         if state is None:
             state = self._programs.start()
-        if done >= self._config.num_steps:
-            say(f"{self._job.folder} has all of its {done} steps already")
+        if done > self._config.num_steps:
+            say(f"{self._job.folder} has {done} steps already")
             return
         with contextlib.ExitStack() as stack:
+            written = set()
             if self._is_writer:
                 with atomic(self._job.folder / CONFIG) as path:
                     path.write_text(json.dumps(facts, indent=2, sort_keys=True) + "\n")
                 log = MetricsLog(
                     self._job.folder, self._labels, done=done, tensorboard=self._job.tensorboard
                 )
-                self._log = stack.enter_context(contextlib.closing(log))
+                self._log, written = stack.enter_context(contextlib.closing(log)), log.splits
                 self._advance = stack.enter_context(self._live_line(done))
-            self._train(state, done)
+            due = self._due(done)
+            missing = [split for split in due if not from_first(split in written)]
+            if missing:
+                self._evaluate(state, done, due, missing)
+            elif done == self._config.num_steps:
+                say(f"{self._job.folder} has all of its {done} steps already")
+            if done < self._config.num_steps:
+                self._train(state, done)
 
     def _train(self, state: TrainState, done: int) -> None:
         config = self._config
@@ -207,22 +216,30 @@ class _Loop:
                 records = jax.device_get(records)
             done, start = block.end, done
             self._report(start, records)
-            is_last = upcoming is None
-            evaluated = None
-            if is_last or done % config.eval_every == 0:
-                evaluated = self._evaluate(state, done, all_splits=is_last)
-            stop = agreed(self._signals)
-            if is_last or stop or done % config.save_every == 0:
-                self._save(state, done, block.position, evaluated)
-            if is_last:
-                return
+            stop = upcoming is not None and agreed(self._signals)
+            if upcoming is None or stop or done % config.save_every == 0:
+                position = {
+                    "batches": dict(block.position),
+                    "diverged_at": self._diverged_at.tolist(),
+                }
+                self._checkpoints.save(done, state, position)
             if stop:
                 raise Stopped(
                     stop,
                     f"stopped by {signal.Signals(stop).name} and saved at step {done} of "
                     f"{config.num_steps}; the same command with --resume goes on",
                 )
+            if due := self._due(done):  # after the save: it may fail, and a resumed run does it
+                self._evaluate(state, done, due, due)
+            if upcoming is None:
+                return
             block = upcoming
+
+    def _due(self, done: int) -> list[str]:
+        """The held-out splits that are evaluated after `done` steps."""
+        if done == self._config.num_steps:
+            return list(self._job.data.heldout)
+        return [VALIDATION] if done and done % self._config.eval_every == 0 else []
 
     def _blocks(self, done: int) -> Iterator[_Block]:
         """The blocks that follow `done` steps; asking for one takes its batches from the data."""
@@ -256,40 +273,29 @@ class _Loop:
         if self._is_writer:
             self._advance(start + bad.shape[1], np.nanmin(records["loss"][:, -1]))
 
-    def _evaluate(self, state: TrainState, done: int, *, all_splits: bool) -> dict[str, np.ndarray]:
-        """Writes the held-out metrics, and returns those of the validation split."""
-        share = process_share(self._mesh)
-        splits = {
-            split: evaluate(self._programs, state, source, self._config, self._mesh, share)
-            for split, source in self._job.data.heldout.items()
-            if all_splits or split == VALIDATION
+    def _evaluate(
+        self, state: TrainState, done: int, splits: Sequence[str], wanted: Sequence[str]
+    ) -> None:
+        """Measures held-out splits, scores the checkpoint, and writes the wanted ones."""
+        share, sources = process_share(self._mesh), self._job.data.heldout
+        measured = {
+            split: evaluate(self._programs, state, sources[split], self._config, self._mesh, share)
+            for split in splits
         }
-        if self._is_writer:
-            for split, values in splits.items():
-                self._log.write(done, split, values)
-        if self._is_writer and all_splits:
-            best = int(np.nan_to_num(splits[VALIDATION]["loss"], nan=np.inf).argmin())
+        losses = measured[VALIDATION]["loss"]
+        if (finite := losses[np.isfinite(losses)]).size:
+            self._checkpoints.score(done, {"loss": float(finite.min())})
+        if not self._is_writer:
+            return
+        for split in wanted:
+            self._log.write(done, split, measured[split])
+        if done == self._config.num_steps:
+            best = int(np.nan_to_num(losses, nan=np.inf).argmin())
             of = _of(self._labels[best])
             of += of and ", the best there"
-            for split, values in splits.items():
+            for split, values in measured.items():
                 text = ", ".join(f"{name} {column[best]:.4f}" for name, column in values.items())
                 say(f"{split}, step {done}: {text}{of}")
-        return splits[VALIDATION]
-
-    def _save(
-        self,
-        state: TrainState,
-        done: int,
-        position: Mapping[str, Any],
-        evaluated: Mapping[str, np.ndarray] | None,
-    ) -> None:
-        losses = [] if evaluated is None else [x for x in evaluated["loss"] if np.isfinite(x)]
-        self._checkpoints.save(
-            done,
-            state,
-            {"batches": dict(position), "diverged_at": self._diverged_at.tolist()},
-            {"loss": float(min(losses))} if losses else None,
-        )
 
     def _restored(self) -> tuple[TrainState | None, int]:
         found = self._checkpoints.restore(self._programs.template)

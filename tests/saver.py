@@ -38,7 +38,8 @@ def save_forever(folder):
     print(step, flush=True)
     while True:
         step += 1
-        checkpoints.save(step, arrays_at(step), {"step": step}, metrics_at(step))
+        checkpoints.save(step, arrays_at(step), {"step": step})
+        checkpoints.score(step, metrics_at(step))
         print(step - 1, flush=True)  # saving this one has waited for that one
 
 

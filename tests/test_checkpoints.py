@@ -22,7 +22,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from experiments import checkpoint_files
-from experiments.checkpoint_files import ResumeError
+from experiments.checkpoint_files import SCORES, ResumeError, read_scores
 from experiments.checkpoints import Checkpoints
 from experiments.outcomes import Failed
 from experiments.results import DamagedFile
@@ -131,9 +131,11 @@ def test_the_newest_and_the_best_are_kept(tmp_path, mode, losses, best, kept):
         with opened(tmp_path, best=("loss", mode)) as checkpoints:
             if step > 1:
                 checkpoints.restore(abstract(state_at(step - 1)))
-            metrics = None if loss is None else {"loss": loss, "accuracy": 0.5}
-            checkpoints.save(step, state_at(step), {}, metrics)
-    assert names(tmp_path) == [str(step) for step in kept]
+            checkpoints.save(step, state_at(step), {})
+            if loss is not None:
+                checkpoints.score(step, {"loss": loss, "accuracy": 0.5})
+    steps = [name for name in names(tmp_path) if name != SCORES]
+    assert steps == [str(step) for step in kept]
     with opened(tmp_path, best=("loss", mode)) as checkpoints:
         assert checkpoints.best_step() == best
         assert checkpoints.latest_step() == 5
@@ -144,6 +146,56 @@ def test_the_newest_and_the_best_are_kept(tmp_path, mode, losses, best, kept):
             step, restored, _ = checkpoints.restore(abstract(state_at(best)), which="best")
             assert step == best
             assert_same(restored, state_at(best))
+
+
+def test_the_best_outlives_its_score_coming_late(tmp_path):
+    """A checkpoint is scored when it is older than others, and steps without one are not."""
+    with opened(tmp_path, keep=1) as checkpoints:
+        checkpoints.save(1, state_at(1), {})
+        checkpoints.score(1, {"loss": 1.0})
+        checkpoints.score(7, {"loss": 0.0})
+        for step in (2, 3):
+            checkpoints.save(step, state_at(step), {})
+            checkpoints.score(step, {"loss": 2.0})
+        assert checkpoints.best_step() == 1
+    assert names(tmp_path) == ["1", "3", SCORES]
+    assert read_scores(tmp_path) == {1: {"loss": 1.0}, 3: {"loss": 2.0}}
+
+
+def test_a_score_of_a_step_that_is_saved_anew_is_forgotten(tmp_path):
+    with opened(tmp_path) as checkpoints:
+        checkpoints.save(1, state_at(1), {})
+        checkpoints.save(2, state_at(2), {})
+        checkpoints.score(2, {"loss": 1.0})
+    with opened(tmp_path) as checkpoints:
+        checkpoints.restore(abstract(state_at(1)), which=1)
+        checkpoints.save(2, state_at(2), {})
+        assert checkpoints.best_step() is None
+
+
+@pytest.mark.parametrize("content", ["", "{}", "{}\n0\n", "garbage\nx\n", "\n\n\n"])
+def test_damaged_scores_are_reported_and_cost_no_checkpoint(content, tmp_path, capsys):
+    with opened(tmp_path) as checkpoints:
+        checkpoints.save(1, state_at(1), {})
+        checkpoints.score(1, {"loss": 1.0})
+    (tmp_path / SCORES).write_text(content)
+    with opened(tmp_path) as checkpoints:
+        assert f"{tmp_path / SCORES} is damaged (" in capsys.readouterr().err
+        assert checkpoints.best_step() is None
+        assert checkpoints.restore(abstract(state_at(1)))[0] == 1
+        checkpoints.score(1, {"loss": 2.0})
+    assert read_scores(tmp_path) == {1: {"loss": 2.0}}
+
+
+def test_scores_that_cannot_be_written_are_one_sentence(tmp_path):
+    with opened(tmp_path) as checkpoints:
+        save_and_wait(checkpoints, 1, state_at(1))
+        with (
+            files_of_at_most(10),
+            pytest.raises(Failed, match=rf"a checkpoint in {tmp_path} was not .*File too large"),
+        ):
+            checkpoints.score(1, {"loss": 2.0})
+    assert names(tmp_path) == ["1"]
 
 
 def test_a_given_step_is_restored_or_said_to_be_missing(tmp_path):
@@ -334,7 +386,8 @@ def test_none_whole_is_one_error(tmp_path, capsys):
 def test_the_next_best_stands_in_for_a_damaged_best(tmp_path):
     with opened(tmp_path, keep=3) as checkpoints:
         for step, loss in [(1, 2.0), (2, 1.0), (3, 3.0)]:
-            checkpoints.save(step, state_at(step), {}, {"loss": loss})
+            checkpoints.save(step, state_at(step), {})
+            checkpoints.score(step, {"loss": loss})
     garbled(next((tmp_path / "2/arrays/d").iterdir()))
     with opened(tmp_path, keep=3) as checkpoints:
         assert checkpoints.restore(abstract(state_at(1)), which="best")[0] == 1
@@ -369,8 +422,8 @@ def test_a_folder_that_may_not_be_made_is_named(tmp_path, monkeypatch):
         Checkpoints(tmp_path / "run", config=CONFIG)
 
 
-def save_and_wait(checkpoints, step, arrays, metrics=None):
-    checkpoints.save(step, arrays, {}, metrics)
+def save_and_wait(checkpoints, step, arrays):
+    checkpoints.save(step, arrays, {})
     checkpoints.wait()
 
 
@@ -407,7 +460,7 @@ def test_a_disk_that_is_full_is_one_sentence_and_nothing_half_written(
         save_and_wait(checkpoints, 1, large)
         with trouble():
             with pytest.raises(Failed, match=rf"a checkpoint in {tmp_path} was not .*{reason}"):
-                save_and_wait(checkpoints, 2, large, {"loss": 0.0})
+                save_and_wait(checkpoints, 2, large)
             assert names(tmp_path) == ["1"]
         assert checkpoints.latest_step() == 1
         assert checkpoints.best_step() is None
@@ -526,13 +579,14 @@ def test_ten_kills_at_random_moments_leave_a_whole_checkpoint_each_time(tmp_path
             assert start >= saved
             for line in iter(process.stdout.readline, "killed\n"):
                 saved = int(line)
-            interrupted += not all(name.isdecimal() for name in names(tmp_path))
+            interrupted += any(".orbax-checkpoint-tmp" in name for name in names(tmp_path))
             with opened(tmp_path, saver.CONFIG) as checkpoints:
                 step, arrays, position = checkpoints.restore(saver.template())
                 assert step >= saved
                 assert position == {"step": step}
                 assert_same(arrays, saver.arrays_at(step))
-                best, arrays, _ = checkpoints.restore(saver.template(), which="best")
-                assert_same(arrays, saver.arrays_at(best))
+                if saved:  # which has been scored before it was said to be saved
+                    best, arrays, _ = checkpoints.restore(saver.template(), which="best")
+                    assert_same(arrays, saver.arrays_at(best))
         process.stdin.close()
     assert interrupted > 0

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import resource
+import shutil
 import signal
 
 import jax
@@ -14,7 +15,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from experiments import run_folder, training
-from experiments.checkpoint_files import ResumeError
+from experiments.checkpoint_files import ResumeError, read_scores
 from experiments.checkpoints import Checkpoints
 from experiments.config import ConfigError
 from experiments.data.loading import Data
@@ -202,6 +203,48 @@ def test_five_steps_a_kill_and_five_more_are_ten(uninterrupted, tmp_path, at_bat
     assert ours[2] == theirs[2]
 
 
+@pytest.mark.parametrize("error", [Kill, OSError("gone"), MemoryError()], ids=repr)
+@pytest.mark.parametrize(("call", "saved"), [(1, 5), (2, 10), (3, 10)])
+def test_an_evaluation_that_fails_costs_no_step(
+    call, saved, error, uninterrupted, tmp_path, monkeypatch
+):
+    def fail(*arguments):
+        calls.append(None)
+        if len(calls) == call:
+            raise error
+        return evaluate(*arguments)
+
+    (sweep, whole), folder, calls = uninterrupted, tmp_path / "run", []
+    monkeypatch.setattr(training, "evaluate", fail)
+    with pytest.raises(type(error) if isinstance(error, Exception) else error):
+        start(folder, sweep=sweep)
+    monkeypatch.undo()
+    assert last_checkpoint(folder, sweep=sweep)[0] == saved
+    start(folder, sweep=sweep, resume=True)
+    assert (folder / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    ours, theirs = (last_checkpoint(place, sweep=sweep) for place in (folder, whole))
+    assert_same(ours[1], theirs[1])
+    assert read_scores(folder / "checkpoints") == read_scores(whole / "checkpoints")
+
+
+def test_a_split_whose_metrics_were_not_written_is_written_at_a_resume(
+    uninterrupted, tmp_path, capsys
+):
+    sweep, whole = uninterrupted
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    written = (whole / "metrics.jsonl").read_text().splitlines(keepends=True)
+    kept = [line for line in written if '"test"' not in line]
+    (folder / "metrics.jsonl").write_text("".join(kept))
+    capsys.readouterr()
+    start(folder, sweep=sweep, resume=True)
+    assert (folder / "metrics.jsonl").read_text() == "".join(written)
+    assert "test, step 10: loss" in capsys.readouterr().err
+    start(folder, sweep=sweep, resume=True)
+    assert (folder / "metrics.jsonl").read_text() == "".join(written)
+    assert "has all of its 10 steps already" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_and_the_run_goes_on_from_there(
     signum, uninterrupted, tmp_path, at_batch, monkeypatch
@@ -250,7 +293,7 @@ def test_a_second_run_of_the_folder_is_refused_and_changes_nothing(
         tried.append(before)
 
     (sweep, whole), folder, tried = uninterrupted, tmp_path / "run", []
-    at_batch(9, start_another)
+    at_batch(3, start_another)  # before a checkpoint is written in the background
     start(folder, sweep=sweep)
     assert tried
     assert (folder / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()

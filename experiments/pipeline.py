@@ -332,7 +332,7 @@ def _code_digest(figure: Figure) -> str:
     shared = [
         path
         for pattern in (
-            "kadam_jax/*.py",
+            "kadam_jax/**/*.py",
             "models/*.py",
             "experiments/data/*.py",
             "experiments/*.py",

@@ -1,46 +1,24 @@
-"""k-Adam and the theory of adaptive optimisation, for optax.
+"""k-Adam and the theory of adaptive optimization, for optax.
 
 The optimizer (`kadam`, `scale_by_kadam`), its stability theory (`is_stable`, `max_update_bound`,
-...), monitors to put into a chain, and sweeps over members in one compiled program.
+...), the flow that it approximates (`solve_flow`), monitors to put into a chain, and sweeps over
+members in one compiled program. States, closed forms and parts stand in their modules, such as
+`kadam_jax.flow`.
+
+The paper is Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and
+Normalization`, `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_.
 """
 
-from importlib.metadata import version as _version
-
-from kadam_jax.flow import (
-    FlowSolution,
-    FlowState,
-    FlowVariables,
-    continuous_update,
-    flow_vector_field,
-    moving_average_kernel,
-    solve_flow,
-    unforced_rates,
-    unforced_solution,
-)
+from kadam_jax.flow import flow_vector_field, solve_flow
 from kadam_jax.invariance import (
-    MovingAverage,
-    RadialInnerProducts,
-    RecordSquaredNormState,
-    ScaleByCoarseGrainedNormalizationState,
-    direction_residual,
-    momentum_factor,
     predicted_squared_norm,
     radial_inner_products,
     record_squared_norm,
     scale_by_coarse_grained_normalization,
-    squared_norm_average,
 )
-from kadam_jax.members import Members, grid, points, split_static, sweep, sweep_chunks
-from kadam_jax.monitor import (
-    RecordDeadGradientsState,
-    RecordMaxUpdateState,
-    record_dead_gradients,
-    record_max_update,
-)
-from kadam_jax.normalization import (
-    ScaleByAdaptiveNormalizationState,
-    scale_by_adaptive_normalization,
-)
+from kadam_jax.members import grid, points, sweep
+from kadam_jax.monitor import record_dead_gradients, record_max_update
+from kadam_jax.normalization import scale_by_adaptive_normalization
 from kadam_jax.optimizer import kadam, scale_by_kadam
 from kadam_jax.stability import (
     exact_growth_rate,
@@ -54,25 +32,13 @@ from kadam_jax.stability import (
     stability_coefficient,
     worst_case_gradients,
 )
-from kadam_jax.strategies import per_stage_decays
+from kadam_jax.strategies import STRATEGIES, per_stage_decays
 
-__version__ = _version("kadam_jax")
+__version__ = "0.1.0"
 
 __all__ = [
-    "FlowSolution",
-    "FlowState",
-    "FlowVariables",
-    "Members",
-    "MovingAverage",
-    "RadialInnerProducts",
-    "RecordDeadGradientsState",
-    "RecordMaxUpdateState",
-    "RecordSquaredNormState",
-    "ScaleByAdaptiveNormalizationState",
-    "ScaleByCoarseGrainedNormalizationState",
+    "STRATEGIES",
     "__version__",
-    "continuous_update",
-    "direction_residual",
     "exact_growth_rate",
     "exact_max_update_bound",
     "flow_vector_field",
@@ -83,8 +49,6 @@ __all__ = [
     "kadam",
     "level_curve",
     "max_update_bound",
-    "momentum_factor",
-    "moving_average_kernel",
     "normal_curve",
     "per_stage_decays",
     "points",
@@ -97,12 +61,7 @@ __all__ = [
     "scale_by_coarse_grained_normalization",
     "scale_by_kadam",
     "solve_flow",
-    "split_static",
-    "squared_norm_average",
     "stability_coefficient",
     "sweep",
-    "sweep_chunks",
-    "unforced_rates",
-    "unforced_solution",
     "worst_case_gradients",
 ]

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from kadam_jax import ScaleByAdaptiveNormalizationState
+from kadam_jax.normalization import ScaleByAdaptiveNormalizationState
 
 
 def feed(optimizer, gradients, params=None):

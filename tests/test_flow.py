@@ -11,7 +11,14 @@ import optax
 import pytest
 
 from kadam_jax import flow, kadam, per_stage_decays
-from kadam_jax.flow import continuous_update, flow_vector_field, moving_average_kernel, solve_flow
+from kadam_jax.flow import (
+    continuous_update,
+    euler,
+    flow_vector_field,
+    moving_average_kernel,
+    solve_flow,
+)
+from kadam_jax.flow.equation import Part, corrections_at, numbers_of, rounded
 from tests import reference_flow as reference
 
 METHODS = pytest.mark.parametrize("method", list(flow.METHODS))
@@ -119,6 +126,28 @@ def test_the_reference_is_golden_at_the_first_substeps(golden_flow):
         for substep in case["euler"]["10"]["first_substeps"]:
             for name, values in zip(("theta", "psi", "m", "v", "u"), trajectory, strict=True):
                 assert_golden(values[substep["j"]], substep[name])
+
+
+def test_a_substep_of_one_parameter_takes_scalars(x64):
+    """`euler.advance` in a Python loop is Appendix I line by line, of a real and a complex one."""
+    eta, num, b1s, b2s = 0.1, 10, (0.9, 0.5), (0.99, 0.9)
+    numbers = numbers_of(eta, 2, b1s, b2s, 1e-30, "naive", 0.3, False)
+    p = rounded(numbers, jnp.float64)
+    constants = euler.prepare(p, 1 / num)
+    for theta in (0.7, 0.7 - 0.2j):
+        expected = reference.euler(
+            lambda x, n: 2 * x, theta, eta=eta, gammas=b1s, betas=b2s, N=2, K=num, lam=0.3
+        )
+        zero = jnp.zeros_like(jnp.asarray(theta))
+        one = Part(jnp.asarray(theta), zero, zero, (zero, zero), (zero.real, zero.real))
+        for j in range(2 * num):
+            one = euler.advance(
+                one, 2 * one.theta, constants, corrections_at(p, j / num, "discrete"), p
+            )
+        assert_golden(one.theta, expected.theta[-1])
+        assert_golden(one.velocity, expected.psi[-1])
+        assert_golden(one.mu, expected.m[-1])
+        assert_golden(np.square(one.rms), expected.v[-1])
 
 
 @METHODS

@@ -43,8 +43,9 @@ def closure(names):
 def test_the_wheel_holds_the_library_alone(wheel):
     files = {name for name in wheel.namelist() if ".dist-info/" not in name}
     sources = ROOT / "kadam_jax"
-    expected = {f"kadam_jax/{path.name}" for path in sources.iterdir() if path.is_file()}
-    assert files == expected
+    tracked = (path for path in sources.rglob("*") if path.suffix in {".py", ".typed"})
+    assert files == {path.relative_to(ROOT).as_posix() for path in tracked}
+    assert "kadam_jax/flow/euler.py" in files
     assert "kadam_jax/py.typed" in files
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in wheel.namelist())
 

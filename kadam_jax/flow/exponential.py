@@ -1,80 +1,21 @@
-"""One substep of a flow: Appendix I's, and an exponential integrator's."""
+"""An exponential integrator of second order: one substep of a flow.
 
-from collections.abc import Callable, Mapping
+It solves the equations (Proposition 2, Lemma 1) of Gould and Tanaka,
+`arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_, with fewer gradients than Appendix I does.
+"""
+
 from functools import reduce
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kadam_jax._flow_equation import Corrections, Numbers, cast, stage_updates
-from kadam_jax._numerics import hypot, quotient
+from kadam_jax._numerics import quotient
+from kadam_jax.flow.equation import Numbers, Part, cast, stage_updates
 
 
-class Part(NamedTuple):
-    """All parameters of one dtype and what belongs to them: vectors."""
-
-    base: jax.Array  # θ at the step's start
-    moved: jax.Array  # since then: in θ itself a substep's small increment would be rounded
-    velocity: jax.Array
-    mu: tuple[jax.Array, ...]
-    rms: tuple[jax.Array, ...]
-
-    @property
-    def theta(self):
-        """θ now."""
-        return self.base + self.moved
-
-    @property
-    def real_dtype(self):
-        """Of real numbers beside it."""
-        return self.rms[0].dtype
-
-
-class Euler(NamedTuple):
-    """What a substep of Appendix I multiplies by; x and y are the rates of m and v, times 1/K."""
-
-    step: Any  # 1/K
-    mu_loss: jax.Array  # (k,): 1 - e^(-x)
-    mu_gain: jax.Array  # (k,): x e^(-x)
-    rms_loss: jax.Array  # (k,): 1 - e^(-y/2)
-    rms_gain: jax.Array  # (k,): √(y e^(-y))
-
-    @classmethod
-    def prepare(cls, p, step):
-        """For substeps of `step` steps."""
-        x, y = p.mu_rates * step, p.nu_rates * step
-        gain = jnp.sqrt(y * jnp.exp(-y))
-        return cls(step, -jnp.expm1(-x), x * jnp.exp(-x), -jnp.expm1(-y / 2), gain)
-
-
-def _euler_part(part: Part, grad, c: Euler, corrections: Corrections, p: Numbers) -> Part:
-    """Appendix I's substep."""
-    c, corrections, p = cast((c, corrections, p), part.real_dtype)
-    *inputs, update = (grad, *stage_updates(grad, part.mu, part.rms, corrections))
-    force = part.velocity + update + p.decoupled_decay * part.theta
-    return part._replace(
-        moved=part.moved + c.step * p.learning_rate * part.velocity,
-        velocity=part.velocity - 2 * c.step * force,
-        mu=tuple(
-            mu + (c.mu_gain[i] * inputs[i] - c.mu_loss[i] * mu) for i, mu in enumerate(part.mu)
-        ),
-        rms=tuple(
-            hypot(rms - c.rms_loss[i] * rms, c.rms_gain[i] * jnp.abs(inputs[i]))
-            for i, rms in enumerate(part.rms)
-        ),
-    )
-
-
-def _euler(gradient, corrections, c: Euler, p, s, parts: list[Part], grads):
-    now = corrections(s)
-    each = zip(parts, gradient(parts), strict=True)
-    return [_euler_part(part, grad, c, now, p) for part, grad in each], grads
-
-
-class Exponential(NamedTuple):
+class Constants(NamedTuple):
     """From each node τ = hx² to the next; `mu_*` and `rms_*` of each stage."""
 
     step: Any  # h = 1/K
@@ -88,41 +29,41 @@ class Exponential(NamedTuple):
     push: jax.Array  # (nodes,): the force's weights in what the velocity loses
     shift: jax.Array  # (nodes,): and the parameters
 
-    @classmethod
-    def prepare(cls, p, step):
-        """For substeps of `step` steps."""
-        dtype = p.mu_rates.dtype
-        x, weights = _radau(NODES)
-        lag = -np.expm1(-2 * step * (1 - x * x))
-        weights = 2 * step * x * weights
-        x = np.concatenate([[0], x])
 
-        def masses(rates, num):
-            """The kernel's share of each Gauss point; scaled, so that constants are kept."""
-            points, weights, _ = _panels(x, num)
-            ages = step * (np.square(x[1:, None]) - np.square(points))  # (nodes, num)
-            exponents = np.log(weights * points)[..., None] - ages[..., None] * rates[None, None]
-            return jax.nn.softmax(exponents, axis=1)  # of a large rate no share is 0/0
+def prepare(p: Numbers, step: float) -> Constants:
+    """What substeps of `step` steps multiply by."""
+    dtype = p.mu_rates.dtype
+    x, weights = _radau(NODES)
+    lag = -np.expm1(-2 * step * (1 - x * x))
+    weights = 2 * step * x * weights
+    x = np.concatenate([[0], x])
 
-        def exponents(rates):
-            return -jnp.outer(step * np.diff(x * x), rates)
+    def masses(rates, num):
+        """The kernel's share of each Gauss point; scaled, so that constants are kept."""
+        points, weights, _ = _panels(x, num)
+        ages = step * (np.square(x[1:, None]) - np.square(points))  # (nodes, num)
+        exponents = np.log(weights * points)[..., None] - ages[..., None] * rates[None, None]
+        return jax.nn.softmax(exponents, axis=1)  # of a large rate no share is 0/0
 
-        losses = [-jnp.expm1(exponents(rates)) for rates in (p.mu_rates, p.nu_rates)]
-        return cast(
-            cls(
-                step,
-                jnp.asarray(x * x),
-                jnp.asarray(_panels(x, 3)[2]),
-                losses[0],
-                jnp.einsum("nqk,nqj->njk", masses(p.mu_rates, 8), _panels(x, 8)[2]),
-                -jnp.expm1(exponents(p.nu_rates) / 2),
-                jnp.sqrt(losses[1][:, None] * masses(p.nu_rates, 3)),
-                -np.expm1(-2 * step) / 2,
-                2 * weights * (1 - lag),
-                weights * lag,
-            ),
-            dtype,
-        )
+    def exponents(rates):
+        return -jnp.outer(step * np.diff(x * x), rates)
+
+    losses = [-jnp.expm1(exponents(rates)) for rates in (p.mu_rates, p.nu_rates)]
+    return cast(
+        Constants(
+            step,
+            jnp.asarray(x * x),
+            jnp.asarray(_panels(x, 3)[2]),
+            losses[0],
+            jnp.einsum("nqk,nqj->njk", masses(p.mu_rates, 8), _panels(x, 8)[2]),
+            -jnp.expm1(exponents(p.nu_rates) / 2),
+            jnp.sqrt(losses[1][:, None] * masses(p.nu_rates, 3)),
+            -np.expm1(-2 * step) / 2,
+            jnp.asarray(2 * weights * (1 - lag)),
+            jnp.asarray(weights * lag),
+        ),
+        dtype,
+    )
 
 
 NODES = 4  # an even number: quadratics go through x at nodes 0, 1, 2, then 2, 3, 4
@@ -161,9 +102,7 @@ def _panels(x: np.ndarray, num: int) -> tuple[np.ndarray, np.ndarray, np.ndarray
     return at, half * weights, np.stack(lagrange, -1)
 
 
-def _exponential_part(
-    part: Part, grad, next_grad, next_moved, c: Exponential, first, corrections, p
-) -> Part:
+def _advance(part: Part, grad, next_grad, next_moved, c: Constants, first, corrections, p) -> Part:
     """A substep for a gradient and, where it decays, a θ that go linearly to their next values."""
     c, first, corrections, p = cast((c, first, corrections, p), part.real_dtype)
     inputs = [grad + fraction * (next_grad - grad) for fraction in c.fractions]  # at each node
@@ -217,33 +156,21 @@ def _combine(weights, arrays):
     return reduce(jnp.add, (weight * x for weight, x in zip(weights, arrays, strict=True)))
 
 
-def _exponential(gradient, corrections, c: Exponential, p, s, parts: list[Part], grads):
+def start(gradient, parts: list[Part]):
+    """The gradient at a step's start; later substeps are given the one that ended the last."""
+    return gradient(parts)
+
+
+def substep(gradient, corrections, c: Constants, p: Numbers, s, parts: list[Part], grads):
+    """All parameters from s = t/η, where their gradient is `grads`, and the gradient at its end."""
     times = corrections(s), jax.vmap(corrections)(s + c.step * c.fractions[1:])
 
     def advance(next_grads, next_moved):
         each = zip(parts, grads, next_grads, next_moved, strict=True)
-        return [_exponential_part(*one, c, *times, p) for one in each]
+        return [_advance(*one, c, *times, p) for one in each]
 
     way = c.step * p.learning_rate
     drifted = [x.moved + way.astype(x.real_dtype) * x.velocity for x in parts]
     predicted = advance(grads, drifted)
     next_grads = gradient(predicted)
     return advance(next_grads, [x.moved for x in predicted]), next_grads
-
-
-class Method(NamedTuple):
-    """How a substep is made."""
-
-    start: Callable  # (gradient, parts) -> what a step's first substep needs of the gradient
-    prepare: Callable  # (numbers, 1/K) -> what doesn't depend on the time
-    substep: Callable  # -> parts at its end, and what the next one needs of the gradient
-
-
-METHODS: Mapping[str, Method] = MappingProxyType(
-    {
-        "euler": Method(lambda gradient, parts: None, Euler.prepare, _euler),
-        "exponential": Method(
-            lambda gradient, parts: gradient(parts), Exponential.prepare, _exponential
-        ),
-    }
-)

@@ -1,4 +1,8 @@
-"""The direction of scale-invariant weights, and what their gradients have along them."""
+"""The direction of scale-invariant weights, and the part of their gradients along them.
+
+Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
+`arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_: Proposition 3, Lemma 2, Assumption 1.
+"""
 
 import math
 from collections.abc import Callable
@@ -9,7 +13,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from kadam_jax._checks import NOT_NEGATIVE, check_real
-from kadam_jax._invariance_slices import (
+from kadam_jax.invariance.slices import (
     AxesOfLeaves,
     inner,
     map_slices,

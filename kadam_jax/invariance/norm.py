@@ -1,4 +1,8 @@
-"""‖W‖² along a run: what predicts it, and the average of ‖u‖² that it is."""
+"""‖W‖² along a run: predictions of it, and the moving average of ‖u‖² that it resembles.
+
+Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
+`arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_: Theorem 2, Appendices I and J.
+"""
 
 from typing import Any, NamedTuple
 
@@ -10,7 +14,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from kadam_jax._checks import DECAY, NOT_NEGATIVE, check_real
-from kadam_jax._invariance_slices import AxesOfLeaves, inner, map_slices, wide
+from kadam_jax.invariance.slices import AxesOfLeaves, inner, map_slices, wide
 
 
 def predicted_squared_norm(

@@ -1,4 +1,8 @@
-"""Adaptive normalisation whose second moment is shared by a slice (Assumption 2)."""
+"""Adaptive normalization whose second moment is shared by a slice (Assumption 2).
+
+Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
+`arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -9,7 +13,7 @@ import numpy as np
 import optax
 from jax.typing import ArrayLike
 
-from kadam_jax._invariance_slices import AxesOfLeaves, label, root_mean_square, slice_axes
+from kadam_jax.invariance.slices import AxesOfLeaves, label, root_mean_square, slice_axes
 from kadam_jax.normalization import check_decays, check_not_negative, init_stage, normalize
 
 MaskOfLeaves = ArrayLike | Callable[[str, Any], ArrayLike]
@@ -31,7 +35,7 @@ def scale_by_coarse_grained_normalization(
     *,
     where: MaskOfLeaves = True,
 ) -> optax.GradientTransformationExtraArgs:
-    r"""Adaptive normalisation with one second moment for a whole slice: Assumption 2, made true.
+    r"""Adaptive normalization with one second moment for a whole slice: Assumption 2, made true.
 
     .. math::
 

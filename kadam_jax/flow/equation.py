@@ -1,4 +1,8 @@
-"""The equation that a flow solves: its numbers, checked, and what gives u from m and √v."""
+"""The equation that a flow solves: Proposition 2 with the moving averages of Lemma 1.
+
+Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
+`arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_.
+"""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -9,11 +13,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.core import Tracer
+from jax.typing import ArrayLike
 
 from kadam_jax._numerics import accumulator_dtype, quotient
 from kadam_jax.normalization import check_decays, check_not_negative
-from kadam_jax.strategies import stage_decays
+from kadam_jax.strategies import Decays, stage_decays
 
 # All the weight in a moving average of rate a = (1-b)/b at s = t/η, where b = 1/(1+a).
 BIAS_CORRECTIONS: Mapping[str, Callable] = MappingProxyType(
@@ -33,6 +39,26 @@ class Numbers(NamedTuple):
     decoupled_decay: Any
     mu_rates: Any  # (1-γ)/γ of each stage, from a γ that isn't rounded yet
     nu_rates: Any  # (1-β)/β
+
+
+class Part(NamedTuple):
+    """A parameter and what belongs to it, scalars; or all parameters of one dtype, vectors."""
+
+    base: jax.Array  # θ at the step's start
+    moved: jax.Array  # since then: in θ itself a substep's small increment would be rounded
+    velocity: jax.Array
+    mu: tuple[jax.Array, ...]
+    rms: tuple[jax.Array, ...]
+
+    @property
+    def theta(self):
+        """θ now."""
+        return self.base + self.moved
+
+    @property
+    def real_dtype(self):
+        """Of real numbers beside it."""
+        return self.rms[0].dtype
 
 
 class Corrections(NamedTuple):
@@ -188,3 +214,93 @@ def widest_real(leaves) -> np.dtype:
 def cast(tree, dtype):
     """Every leaf as an array of that dtype."""
     return jax.tree.map(lambda x: jnp.asarray(x, dtype), tree)
+
+
+class FlowVariables(NamedTuple):
+    """What `flow_vector_field` differentiates: θ, dθ/dt and each stage's m and v."""
+
+    params: optax.Params
+    velocity: optax.Updates
+    mu: tuple[optax.Updates, ...]
+    nu: tuple[optax.Updates, ...]  # v, real
+
+
+def flow_vector_field(
+    grad_fn: Callable[..., optax.Updates],
+    *,
+    learning_rate: ArrayLike,
+    k: int = 1,
+    b1: Decays = 0.9,
+    b2: Decays = 0.999,
+    eps: ArrayLike = 1e-30,
+    strategy: str = "inverse_exp",
+    weight_decay: ArrayLike = 0.0,
+    coupled: bool = False,
+    bias_correction: str = "discrete",
+) -> tuple[
+    Callable[[ArrayLike, FlowVariables, Any], FlowVariables],
+    Callable[[optax.Params], FlowVariables],
+]:
+    r"""The flow as :math:`\dot y = f(t, y, \text{args})`, as diffrax and others take it.
+
+    It is what `solve_flow` converges to with many substeps. `args` is the minibatch, or None.
+    As u grows like √t from t = 0, and again after a change of minibatch, no solver shows its order
+    there: integrate step by step, within each in x with :math:`t = (n + x^2)\eta`,
+    :math:`dy/dx = 2x\eta f`, and no step evaluates the next step's minibatch. Order 2 is then seen
+    in full, of higher ones 3: a step's first substep stays off. Methods whose stages put v below 0
+    where it starts from 0, as those of high order do, need substeps small enough.
+
+    Args:
+      grad_fn, learning_rate, k, b1, b2, eps, strategy, weight_decay, coupled, bias_correction: as
+        in `solve_flow`.
+
+    Returns:
+      `f(t, y, args)`, y and its result being `FlowVariables`, and `y0(params)`, y at t = 0.
+
+    Raises:
+      ValueError, TypeError: as in `solve_flow`.
+
+    Examples:
+      >>> import jax, jax.numpy as jnp
+      >>> f, y0 = flow_vector_field(jax.grad(lambda w: jnp.sum(w**2)), learning_rate=0.1)
+      >>> y = y0(jnp.ones(2))
+      >>> for j in range(1000):  # Euler's method over ten steps
+      ...     y = jax.tree.map(lambda y, dy: y + 1e-3 * dy, y, f(j * 1e-3, y, None))
+      >>> print(y.params.round(2))
+      [0.16 0.16]
+
+    References:
+      Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
+      Lemma 1, Propositions 1 and 2.
+    """
+    numbers = numbers_of(learning_rate, k, b1, b2, eps, strategy, weight_decay, coupled)
+    check_function("grad_fn", grad_fn)
+    check_name("bias_correction", bias_correction, BIAS_CORRECTIONS)
+
+    def y0(params):
+        params = accumulators(params)
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return FlowVariables(params, zeros, (zeros,) * k, (jax.tree.map(jnp.real, zeros),) * k)
+
+    def f(t, y, args):
+        p = rounded(numbers, widest_real(jax.tree.leaves(y.params)))
+        corrections = corrections_at(p, t / p.learning_rate, bias_correction)
+        grads = gradient_of(grad_fn, y.params, args, p.coupled_decay)
+
+        def slopes(theta, velocity, grad, *averages):
+            mu, nu = averages[:k], averages[k:]
+            q, c = cast((p, corrections), velocity.real.dtype)
+            inputs = (grad, *stage_updates(grad, mu, [root(v) for v in nu], c))
+            mu_rates, nu_rates = q.mu_rates / q.learning_rate, q.nu_rates / q.learning_rate
+            return FlowVariables(
+                velocity,
+                -2 / q.learning_rate * (velocity + inputs[-1] + q.decoupled_decay * theta),
+                tuple(mu_rates[i] * (inputs[i] - m) for i, m in enumerate(mu)),
+                tuple(nu_rates[i] * (jnp.square(jnp.abs(inputs[i])) - v) for i, v in enumerate(nu)),
+            )
+
+        each = jax.tree.map(slopes, y.params, y.velocity, grads, *y.mu, *y.nu)
+        outer, inner = map(jax.tree.structure, (y.params, FlowVariables(0, 0, (0,) * k, (0,) * k)))
+        return jax.tree.transpose(outer, inner, each)
+
+    return f, y0

@@ -1,4 +1,8 @@
-"""Closed forms of the flow: the kernel, the update of a given gradient, decay without updates."""
+"""Closed forms of the flow: the kernel, the update of a given gradient, decay without updates.
+
+Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
+`arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_: Lemma 1, Proposition 1, Appendix C.
+"""
 
 from collections.abc import Callable
 
@@ -8,7 +12,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from kadam_jax._flow_equation import (
+from kadam_jax.flow.equation import (
     BIAS_CORRECTIONS,
     check_count,
     check_function,

@@ -1,8 +1,9 @@
 """Scale-invariant weights: how their norm and direction move, and the assumptions behind it.
 
-A loss that does not change under W -> αW, α > 0, has ⟨W, g⟩ = 0, and from that the paper concludes
-that ‖W‖² is an average of ‖u‖² and that the direction Ŵ = W/‖W‖ obeys an equation of its own (§4.2,
-appendix J). Both are here as stated and as they have to be corrected: dividing each entry of g by
+A loss that does not change under W -> αW, α > 0, has ⟨W, g⟩ = 0, and from that the paper (Gould and
+Tanaka, `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_) concludes that ‖W‖² is an
+average of ‖u‖² and that the direction Ŵ = W/‖W‖ obeys an equation of its own (Section 4.2,
+Appendix J). Both are here as stated and as they have to be corrected: dividing each entry of g by
 its own √v, or averaging gradients of other steps, makes a u that is not orthogonal to W.
 
 ⟨a, b⟩ is Re Σ conj(a) b. It and all other sums are taken over slices of the leaves of a tree. Which
@@ -13,22 +14,22 @@ matrices W[:, i, h] of a (width, 3, heads, head_size) leaf give (3, heads) norms
 float32.
 """
 
-from kadam_jax._invariance_direction import (
+from kadam_jax.invariance.coarse_graining import (
+    ScaleByCoarseGrainedNormalizationState,
+    scale_by_coarse_grained_normalization,
+)
+from kadam_jax.invariance.direction import (
     RadialInnerProducts,
     direction_residual,
     radial_inner_products,
 )
-from kadam_jax._invariance_norm import (
+from kadam_jax.invariance.norm import (
     MovingAverage,
     RecordSquaredNormState,
     momentum_factor,
     predicted_squared_norm,
     record_squared_norm,
     squared_norm_average,
-)
-from kadam_jax._invariance_stage import (
-    ScaleByCoarseGrainedNormalizationState,
-    scale_by_coarse_grained_normalization,
 )
 
 __all__ = [

@@ -1,7 +1,8 @@
 """Transformations that pass updates through and record, in their state, what went by.
 
 Put them where the quantity is: `record_dead_gradients` before the optimizer's stages, where
-gradients pass, and `record_max_update` after them, where u_n passes.
+gradients pass, and `record_max_update` after them, where u_n passes. What they measure is in
+Section 3 of Gould and Tanaka, `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_.
 """
 
 from typing import NamedTuple
@@ -46,7 +47,7 @@ def record_max_update(num_steps: int = 0) -> optax.GradientTransformationExtraAr
 
     References:
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
-      Section 3.1.
+      §3.1.
     """
     if num_steps < 0:
         raise ValueError(f"num_steps must be at least 0, got {num_steps}")
@@ -113,7 +114,7 @@ def record_dead_gradients(
 
     References:
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
-      Section 3.2.
+      §3.2.
     """
 
     if not isinstance(b2, Tracer) and not 0 <= np.asarray(b2) < 1:

@@ -163,7 +163,8 @@ class CNN(nnx.Module):
       (4, 10)
 
     References:
-      Gould and Tanaka, Continuous-Time Analysis of Adaptive Optimization and Normalization, App. H
+      Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
+      Appendix H.
     """
 
     def __init__(self, config: CNNConfig, *, rngs: nnx.Rngs):

@@ -182,7 +182,8 @@ class NanoGPT(nnx.Module):
       True
 
     References:
-      Gould and Tanaka, Continuous-Time Analysis of Adaptive Optimization and Normalization, App. H
+      Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
+      §4.1, Appendix H.
     """
 
     def __init__(self, config: GPTConfig, *, rngs: nnx.Rngs):

@@ -53,7 +53,7 @@ def moving_average_kernel(
 
     References:
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
-      Lemma 1.
+      Lemma 1, Appendix C.
     """
     check_decays("decay", [decay], open_at_zero=True)
     rate = jnp.asarray((1 - decay) / decay / learning_rate)

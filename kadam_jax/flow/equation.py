@@ -271,7 +271,7 @@ def flow_vector_field(
 
     References:
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
-      Lemma 1, Propositions 1 and 2.
+      §2.2, Lemma 1, Proposition 1, Proposition 2.
     """
     numbers = numbers_of(learning_rate, k, b1, b2, eps, strategy, weight_decay, coupled)
     check_function("grad_fn", grad_fn)

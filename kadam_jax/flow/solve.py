@@ -207,7 +207,7 @@ def solve_flow(
 
     References:
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
-      Section 2.2, Appendices C and I.
+      §2.2, Proposition 2, Appendix I.
     """
     numbers = numbers_of(learning_rate, k, b1, b2, eps, strategy, weight_decay, coupled)
     params = accumulators(params)

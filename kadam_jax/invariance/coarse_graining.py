@@ -87,7 +87,7 @@ def scale_by_coarse_grained_normalization(
 
     References:
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
-      Assumption 2 and appendix G.
+      §4.2, Assumption 2, Appendix G.
     """
     check_decays("b1", [b1])
     check_decays("b2", [b2])

@@ -93,7 +93,7 @@ def direction_residual(
 
     References:
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
-      Proposition 3 and appendix J.
+      Proposition 3, Appendix J.
     """
     if form not in _LAMBDAS:
         raise ValueError(f"form must be one of {sorted(_LAMBDAS)}, got {form!r}")
@@ -162,7 +162,7 @@ def radial_inner_products(weights, gradients, *, axes: AxesOfLeaves = None) -> R
 
     References:
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
-      Lemma 2, Assumption 1, appendices G and K.
+      Lemma 2, Assumption 1, Appendix G, Appendix K.
     """
 
     def unit(x, over):  # of mean square 1 over a slice

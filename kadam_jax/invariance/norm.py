@@ -72,7 +72,7 @@ def predicted_squared_norm(
 
     References:
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
-      Theorem 2, appendices I and J.
+      Theorem 2, Appendix I, Appendix J.
     """
     check_real("initial", initial, NOT_NEGATIVE, single=False)
     check_real("learning_rate", learning_rate, NOT_NEGATIVE, single=False)
@@ -178,7 +178,7 @@ def record_squared_norm(
 
     References:
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
-      Theorem 2, appendices I and J.
+      Theorem 2, Appendix I, Appendix J.
     """
     if not callable(learning_rate):
         check_real("learning_rate", learning_rate, NOT_NEGATIVE)
@@ -254,7 +254,7 @@ def momentum_factor(b1: ArrayLike) -> jax.Array:
 
     References:
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
-      Theorem 2, which has 1 here.
+      Theorem 2.
     """
     check_real("b1", b1, DECAY, single=False)
     gain = wide(1 - (b1 if isinstance(b1, jax.Array) else np.asarray(b1)))  # rounded once
@@ -304,7 +304,7 @@ def squared_norm_average(learning_rate: ArrayLike, weight_decay: ArrayLike) -> M
 
     References:
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
-      Section 4.2 and appendix J.
+      §4.2, Theorem 2, Appendix J.
     """
     check_real("learning_rate", learning_rate, NOT_NEGATIVE, single=False)
     check_real("weight_decay", weight_decay, NOT_NEGATIVE, single=False)

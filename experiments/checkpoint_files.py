@@ -16,8 +16,8 @@ from pathlib import Path
 import orbax.checkpoint as ocp
 
 from experiments.config import ConfigError
-from experiments.results import atomic
-from experiments.running import say
+from experiments.outcomes import say
+from experiments.results import DamagedFile, read_checked, write_checked
 
 ARRAYS, RUN = ITEMS = ("arrays", "run")
 RUN_FILE = "run.json"
@@ -59,24 +59,19 @@ def check_steps(folder: Path) -> None:
 
 def read_scores(folder: Path) -> dict[int, dict[str, float]]:
     """The metrics of each step, those that there are; a damaged file of them is reported."""
-    path = folder / SCORES
-    if not path.exists():
-        return {}
     try:
-        content, checksum = path.read_text().splitlines()
-        if hashlib.sha256(content.encode()).hexdigest() != checksum:
-            raise ValueError("another checksum")
-        return {int(step): metrics for step, metrics in json.loads(content).items()}
-    except (OSError, ValueError) as error:
-        say(f"{path} is damaged ({error}): which of the checkpoints is the best is not known")
+        scores = json.loads(read_checked(folder / SCORES))
+    except FileNotFoundError:
         return {}
+    except DamagedFile as error:
+        say(f"{error}; which of the checkpoints is the best is not known")
+        return {}
+    return {int(step): metrics for step, metrics in scores.items()}
 
 
 def write_scores(folder: Path, scores: Mapping[int, Mapping[str, float]]) -> None:
     """Replaces the metrics of all steps."""
-    content = json.dumps(scores)
-    with atomic(folder / SCORES) as path:
-        path.write_text(f"{content}\n{hashlib.sha256(content.encode()).hexdigest()}\n")
+    write_checked(folder / SCORES, json.dumps(scores).encode())
 
 
 def damaged_file(path: Path, items: Sequence[str] = ITEMS) -> str | None:

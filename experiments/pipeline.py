@@ -304,7 +304,7 @@ def draw(where: Place, dataset: xr.Dataset) -> list[Path]:
 
 
 def _images(config: ImagesConfig) -> Data:
-    return load_images(config.dataset, cache=Path(config.cache).expanduser())
+    return load_images(config.dataset, cache=Path(config.cache))
 
 
 def _finished(where: Place, key: str, parts: Mapping[str, str]) -> xr.Dataset | None:

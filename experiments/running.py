@@ -185,7 +185,7 @@ def _line_printer(label: str, total: int, done: int) -> Callable[[int], None]:
         nonlocal done, due
         done += units
         now = time.monotonic()
-        if now >= due and done < total:
+        if now >= due and found < done < total:
             left = round((now - start) / (done - found) * (total - done))
             say(f"{label}: {done}/{total}, {datetime.timedelta(seconds=left)} left")
             due = now + LINE_SECONDS

@@ -38,14 +38,14 @@ def _load_text(config: TextTraining) -> Data:
         config.corpus,
         tokenizer=config.tokenizer,
         context=config.model.context,
-        cache=config.cache.expanduser(),
+        cache=config.cache,
         num_shards=config.num_shards,
     )
 
 
 def _load_images(config: ImageTraining) -> Data:
     _check_at_least("model.num_classes", config.model.num_classes, NUM_CLASSES, "classes")
-    return load_images(config.dataset, cache=config.cache.expanduser())
+    return load_images(config.dataset, cache=config.cache)
 
 
 def _check_at_least(field: str, value: int, least: int, what: str) -> None:

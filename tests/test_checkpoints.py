@@ -173,14 +173,14 @@ def test_a_score_of_a_step_that_is_saved_anew_is_forgotten(tmp_path):
         assert checkpoints.best_step() is None
 
 
-@pytest.mark.parametrize("content", ["", "{}", "{}\n0\n", "garbage\nx\n", "\n\n\n"])
+@pytest.mark.parametrize("content", ["", "{}", "{}" + 32 * "0", "garbage"])
 def test_damaged_scores_are_reported_and_cost_no_checkpoint(content, tmp_path, capsys):
     with opened(tmp_path) as checkpoints:
         checkpoints.save(1, state_at(1), {})
         checkpoints.score(1, {"loss": 1.0})
     (tmp_path / SCORES).write_text(content)
     with opened(tmp_path) as checkpoints:
-        assert f"{tmp_path / SCORES} is damaged (" in capsys.readouterr().err
+        assert f"{tmp_path / SCORES} is damaged" in capsys.readouterr().err
         assert checkpoints.best_step() is None
         assert checkpoints.restore(abstract(state_at(1)))[0] == 1
         checkpoints.score(1, {"loss": 2.0})
@@ -573,10 +573,10 @@ def test_ten_kills_at_random_moments_leave_a_whole_checkpoint_each_time(tmp_path
         for delay in rng.uniform(0, 0.3, size=10):
             process.stdin.write("again\n")
             pid, start = (int(process.stdout.readline()) for _ in range(2))
-            process.stdout.readline()
+            assert start >= saved
+            saved = [int(process.stdout.readline()) for _ in range(2)][-1]  # one is whole at least
             time.sleep(delay)
             os.kill(pid, signal.SIGKILL)
-            assert start >= saved
             for line in iter(process.stdout.readline, "killed\n"):
                 saved = int(line)
             interrupted += any(".orbax-checkpoint-tmp" in name for name in names(tmp_path))
@@ -585,8 +585,7 @@ def test_ten_kills_at_random_moments_leave_a_whole_checkpoint_each_time(tmp_path
                 assert step >= saved
                 assert position == {"step": step}
                 assert_same(arrays, saver.arrays_at(step))
-                if saved:  # which has been scored before it was said to be saved
-                    best, arrays, _ = checkpoints.restore(saver.template(), which="best")
-                    assert_same(arrays, saver.arrays_at(best))
+                best, arrays, _ = checkpoints.restore(saver.template(), which="best")
+                assert_same(arrays, saver.arrays_at(best))
         process.stdin.close()
     assert interrupted > 0

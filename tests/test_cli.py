@@ -347,6 +347,15 @@ def test_progress_is_a_plain_line_now_and_then_where_there_is_no_terminal(capsys
     ]
 
 
+def test_work_of_which_nothing_is_done_yet_has_no_time_left(capsys, monkeypatch):
+    seconds = iter([0.0, 10.0, 20.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(seconds))
+    with running.progress("adam", total=2) as advance:
+        advance(0)
+        advance(1)
+    assert capsys.readouterr().err.splitlines() == ["adam: 1/2, 0:00:20 left"]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc is Linux's")
 def test_the_process_restarts_itself_with_huge_pages_once(monkeypatch):
     calls = []

@@ -11,6 +11,9 @@ import pickle
 import re
 import resource
 import shutil
+import socket
+import time
+import tracemalloc
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +28,7 @@ from hypothesis import strategies as st
 from tiktoken_ext.openai_public import r50k_pat_str
 
 from experiments.data import load_corpus, parts, tokenizers
+from experiments.data.images import load_images
 from experiments.data.loading import DataError
 from experiments.data.text import load_text
 from experiments.data.tokenizers import TOKENIZERS, whole_words
@@ -85,6 +89,9 @@ DAMAGES = {
     "no tokens": lambda folder: (folder / "train.bin").unlink(),
     "no sidecar": lambda folder: (folder / "tokens.json").unlink(),
     "sidecar cut off": lambda folder: os.truncate(folder / "tokens.json", 30),
+    "sidecar of fewer tokens": lambda folder: (folder / "tokens.json").write_text(
+        (folder / "tokens.json").read_text().replace('"num_tokens": 100', '"num_tokens": 10')
+    ),
     "sidecar of something else": lambda folder: (folder / "tokens.json").write_text("[1]"),
 }
 
@@ -183,6 +190,62 @@ def test_a_text_in_blocks_of_whole_words_is_cut_up_by_gpt2s_pattern_as_a_whole_o
     assert [piece for word in words for piece in PATTERN.findall(word)] == PATTERN.findall(text)
 
 
+@given(texts, st.integers(1, 60), st.lists(st.integers(0, 60)))
+def test_words_are_cut_at_the_same_places_however_a_text_is_read(text, longest, cuts):
+    places = [0, *sorted(cuts), len(text)]
+    words = list(whole_words([text[a:b] for a, b in itertools.pairwise(places)], longest))
+    assert words == list(whole_words([text], longest))
+    assert "".join(words) == text
+    assert max(map(len, words)) <= longest
+
+
+def seconds(act):
+    def once():
+        start = time.process_time()
+        act()
+        return time.process_time() - start
+
+    return min(once() for _ in range(3))
+
+
+ENDLESS = {  # no word ends, one ends at the beginning, all do
+    "letters": "x" * 2**18,
+    "spaces": " " * 2**18,
+    "one word, then letters": "a b" + "x" * 2**18,
+    "words": "to be " * 2**15,
+}
+
+
+@pytest.mark.parametrize("text", ENDLESS.values(), ids=ENDLESS)
+@pytest.mark.parametrize("num_blocks", [1, 64])
+def test_time_grows_with_a_texts_length_and_no_faster(text, num_blocks):
+    """Four times the text may take up to eight times as long; quadratic would be sixteen."""
+
+    def read(times):
+        whole = text * times
+        size = -(-len(whole) // (num_blocks * times))
+        for _ in whole_words((whole[i : i + size] for i in range(0, len(whole), size)), 2**16):
+            pass
+
+    assert seconds(lambda: read(8)) < 8 * seconds(lambda: read(2)) + 0.1
+
+
+@pytest.mark.parametrize("shard", [False, True])
+def test_memory_does_not_grow_with_a_text_without_spaces(shard, tmp_path, monkeypatch):
+    monkeypatch.setattr(parts, "BLOCK", 2**16)
+    if shard:
+        file = write_shard(tmp_path / "a.json.gz", ["x" * 2**16] * 2**9)
+    else:
+        file = tmp_path / "a.txt"
+        file.write_bytes(b"x" * 2**25)
+    tracemalloc.start()
+    data = load_text(str(file), context=4, cache=tmp_path / "cache")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert data.info["num_tokens"]["train"] > 0.8 * 2**25
+    assert peak < 2**25 / 4
+
+
 @pytest.fixture
 def no_vocabulary(monkeypatch):
     """tiktoken without a cache and without a network."""
@@ -223,6 +286,17 @@ def gpt2(tmp_path, monkeypatch):
 def test_what_looks_like_a_special_token_is_text(gpt2):
     assert gpt2.end not in gpt2.encode("a<|endoftext|>b")
     assert gpt2.encode("Hello, world").tolist() == [15496, 11, 995]
+
+
+@pytest.mark.parametrize("text", ENDLESS.values(), ids=ENDLESS)
+def test_gpt2s_tokens_of_endless_words_are_text_again(gpt2, text, tmp_path):
+    file = tmp_path / "text.txt"
+    file.write_text(text)
+    data = load_text(str(file), tokenizer="gpt2", context=4, cache=tmp_path / "cache")
+    train = np.append(
+        data.train[np.arange(len(data.train))][:, 0], data.train[len(data.train) - 1][1:]
+    )
+    assert tiktoken.get_encoding("gpt2").decode(train.tolist()) == text[: len(text) * 9 // 10]
 
 
 def test_tinyshakespeare_has_the_tokens_that_nanogpt_counts(gpt2, tmp_path, monkeypatch):
@@ -341,6 +415,65 @@ def test_files_that_are_no_corpus_are_refused_in_one_sentence(
     assert not list(tmp_path.glob("cache/.*"))
 
 
+@pytest.fixture(params=["pipe", "socket", "device", "folder", "broken link"])
+def no_file(request, tmp_path, monkeypatch):
+    """The path of something that is not a file."""
+    monkeypatch.chdir(tmp_path)  # a socket's path must be short
+    path = Path("thing.json.gz")
+    if request.param == "pipe":
+        os.mkfifo(path)
+    elif request.param == "socket":
+        socket.socket(socket.AF_UNIX).bind(str(path))
+    elif request.param == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("/dev/zero" if request.param == "device" else "nothing")
+    return path
+
+
+def test_what_is_not_a_file_is_no_corpus(no_file, tmp_path):
+    (tmp_path / "a.txt").write_text(TEXT * 50)
+    wanted = [str(no_file)] if no_file.is_dir() else [str(no_file), "*"]
+    for source in wanted:  # a pattern's folders are passed over
+        with pytest.raises(DataError, match=r"thing.json.gz is not a file"):
+            load_text(source, context=4, cache=tmp_path / "cache")
+
+
+def test_what_is_not_a_file_is_no_images(no_file, tmp_path):
+    if not no_file.is_dir():
+        with pytest.raises(DataError, match=r"thing.json.gz is not a file"):
+            load_images(str(no_file), cache=tmp_path / "cache")
+    no_file.rename("data_batch_1.bin")
+    with pytest.raises(DataError, match=r"data_batch_1.bin is not a file"):
+        load_images(".", cache=tmp_path / "cache")
+
+
+def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "a.txt").write_text(TEXT * 50)
+    by_tilde = load_text("~/*.txt", context=4, cache=Path("~/cache"))
+    assert by_tilde.sha256 == load_text(f"{tmp_path}/a.txt", context=4, cache=tmp_path).sha256
+    assert (tmp_path / "cache").is_dir()
+    with pytest.raises(DataError, match=r"has no data_batch_1\.bin"):
+        load_images("~", cache=Path("~"))
+
+
+@pytest.mark.parametrize("load", [load_text, load_images])
+def test_an_unknown_home_is_a_sentence_where_it_is_needed(load, tmp_path):
+    with pytest.raises(DataError, match=r"~nobody_at_all/c\.txt: the home folder is not known"):
+        load("~nobody_at_all/c.txt", cache=tmp_path)
+    source = "embedded" if load is load_text else "digits"
+    load(source, cache=Path("~nobody_at_all/cache"))
+
+
+def test_open_tokens_stay_readable_when_their_files_are_removed(tmp_path):
+    write_tokens(tmp_path / "t", {"train": [np.arange(9)], "heldout": [np.arange(4)]}, 256)
+    tokens = open_tokens(tmp_path / "t").tokens
+    shutil.rmtree(tmp_path / "t")
+    assert tokens["train"].array.tolist() == list(range(9))
+    assert [half.array.tolist() for half in tokens["heldout"].halves()] == [[0, 1], [2, 3]]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -410,27 +543,42 @@ def test_a_shard_is_read_line_by_line(tmp_path):
     os.truncate(shard, shard.stat().st_size - 9)
     reader = parts.documents(shard)
     assert next(reader) == "x" * 1000
-    with pytest.raises(DataError, match=r"a\.json\.gz is damaged behind line \d+: Compressed file"):
+    with pytest.raises(DataError, match=r"a\.json\.gz is damaged after line \d+: Compressed file"):
         list(reader)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"no gzip", r"is damaged behind line 0: Not a gzipped file"),
+        (b"no gzip", r"is damaged after line 0: Not a gzipped file"),
         (compressed(b'{"text": "a"}\n{"text": '), "line 2, is no JSON object with a text"),
         (compressed(b'{"text": "a"}\n{"words": "a"}'), r"line 2, .* with a text: KeyError"),
         (compressed(b'{"text": 5}'), "line 1, is no JSON object with a text"),
         (compressed(b"[]"), "line 1, is no JSON object with a text"),
         (compressed(b""), "is empty"),
+        (compressed(b"\n \n\r\n"), "is empty"),
+        (compressed(b'{"text": ' + b"[" * 100_000), "line 1, .* with a text: RecursionError"),
+        (compressed(b'{"text": "' + b"a" * 200 + b'"}'), "line 1, .*it has more than 100 bytes"),
+        (compressed(b'{"text": "a"}\n' + b" " * 200), "line 2, .*it has more than 100 bytes"),
     ],
 )
-def test_damaged_shards_are_refused_by_line_and_leave_nothing(tmp_path, content, message):
+def test_damaged_shards_are_refused_by_line_and_leave_nothing(
+    tmp_path, content, message, monkeypatch
+):
+    if b"100" in message.encode():
+        monkeypatch.setattr(parts, "LONGEST_LINE", 100)
     shard = tmp_path / "a.json.gz"
     shard.write_bytes(content)
     with pytest.raises(DataError, match=message):
         load_text(str(shard), context=4, cache=tmp_path / "cache")
     assert not list(tmp_path.glob("cache/.*"))
+
+
+@pytest.mark.parametrize("blank", ["\n", "\n\n", " \n", "\r\n"])
+def test_blank_lines_of_a_shard_are_passed_over(tmp_path, blank):
+    shard = tmp_path / "a.json.gz"
+    shard.write_bytes(compressed(f'{blank}{{"text": "a"}}\n{blank}{{"text": "b"}}{blank}'.encode()))
+    assert list(parts.documents(shard)) == ["a", "b"]
 
 
 def test_half_a_character_in_json_is_replaced(tmp_path):

@@ -1,13 +1,13 @@
 """Files from the network: whole and checked, or not there at all."""
 
 import contextlib
-import hashlib
 import http.client
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+from experiments.data.files import file_sha256
 from experiments.data.loading import DataError
 from experiments.running import progress
 
@@ -58,12 +58,6 @@ def download(url: str, path: Path, *, sha256: str, timeout: float = 30.0) -> Pat
             f"{path} could not be written: {error.strerror}; nothing is left there half-written"
         ) from error
     return path
-
-
-def file_sha256(path: Path) -> str:
-    """The hexadecimal SHA-256 of a file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class _BrokenConnection(Exception):

@@ -13,6 +13,7 @@ from typing import IO, Any
 import numpy as np
 
 from experiments.data.downloads import download
+from experiments.data.files import check_regular, expanded
 from experiments.data.loading import Data, DataError
 
 NUM_CLASSES = 10
@@ -89,9 +90,10 @@ def load_images(source: str, *, cache: Path) -> Data:
     if source == "digits":
         pixels, labels = digits()
         return _split(source, pixels, labels, num_validation=200, num_test=300)
-    path = Path(source).expanduser()
+    path = expanded(source)
     if source == "cifar10":
-        path = download(CIFAR10[0], cache / PurePosixPath(CIFAR10[0]).name, sha256=CIFAR10[1])
+        name = PurePosixPath(CIFAR10[0]).name
+        path = download(CIFAR10[0], expanded(cache) / name, sha256=CIFAR10[1])
     pixels, labels = cifar10(path)
     return _split(
         source, pixels, labels, num_validation=RECORDS * len(TRAIN_FILES) // 10, num_test=RECORDS
@@ -145,6 +147,7 @@ def _read_folder(path: Path) -> dict[str, bytes]:
     folder = path / FOLDER if (path / FOLDER).is_dir() else path
     contents = {}
     for name in (*TRAIN_FILES, TEST_FILE):
+        check_regular(folder / name)
         with contextlib.suppress(FileNotFoundError), (folder / name).open("rb") as file:
             contents[name] = _read_just_beyond(file)
     return contents
@@ -152,6 +155,7 @@ def _read_folder(path: Path) -> dict[str, bytes]:
 
 def _read_archive(path: Path) -> dict[str, bytes]:
     contents = {}
+    check_regular(path)
     try:
         with gzip.open(path) as unpacked:
             with tarfile.open(fileobj=unpacked, mode="r|") as archive:

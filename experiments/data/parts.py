@@ -16,11 +16,13 @@ from typing import BinaryIO
 import numpy as np
 
 from experiments.data import HELDOUT
-from experiments.data.downloads import file_sha256
+from experiments.data.files import file_sha256
 from experiments.data.loading import DataError
 from experiments.data.tokenizers import Tokenizer, whole_words
 
 BLOCK = 2**20
+LONGEST_LINE = 2**26
+"""Bytes of a document; C4's have less than a hundredth of it."""
 
 Advance = Callable[[int], None]
 
@@ -109,14 +111,15 @@ def c4_part(path: Path, every: int) -> Part:
         for number, text in enumerate(documents(path, advance), 1):
             heldout = every > 0 and number % every == 0
             if heldout == (split == "heldout"):
-                yield np.append(tokenizer.encode(text), tokenizer.end)
+                ids = [tokenizer.encode(words) for words in whole_words([text])]
+                yield np.concatenate([*ids, np.array([tokenizer.end], ids[0].dtype)])
 
     num_blocks = -(-path.stat().st_size // BLOCK)
     return Part(path.name, f"{file_sha256(path)} {every}", num_blocks, ids)
 
 
 def documents(path: Path, advance: Advance = lambda units: None) -> Iterator[str]:
-    """The texts of a shard, line by line.
+    """The texts of a shard, line by line; blank lines are passed over.
 
     Raises:
       DataError: If the shard is truncated or damaged, or a line is not as C4's are.
@@ -124,15 +127,18 @@ def documents(path: Path, advance: Advance = lambda units: None) -> Iterator[str
     line_number = done = 0
     try:
         with path.open("rb") as packed, gzip.open(packed) as lines:
-            for line in lines:
+            while line := lines.readline(LONGEST_LINE + 1):
                 line_number += 1
-                # JSON may escape half a character, which UTF-8 cannot write.
-                yield json.loads(line)["text"].encode(errors="replace").decode()
+                if len(line) > LONGEST_LINE:
+                    raise ValueError(f"it has more than {LONGEST_LINE} bytes")
+                if line.strip():
+                    # JSON may escape half a character, which UTF-8 cannot write.
+                    yield json.loads(line)["text"].encode(errors="replace").decode()
                 advance(packed.tell() // BLOCK - done)
                 done = packed.tell() // BLOCK
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path} is damaged behind line {line_number}: {error}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{path} is damaged after line {line_number}: {error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(
             f"{path}, line {line_number}, is no JSON object with a text: {error!r}"
         ) from error

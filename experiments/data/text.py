@@ -18,6 +18,7 @@ import numpy as np
 from experiments.config import digest
 from experiments.data import HELDOUT, embedded
 from experiments.data.downloads import download
+from experiments.data.files import check_regular, expanded
 from experiments.data.loading import MAX_EXAMPLES, Data, DataError
 from experiments.data.parts import Advance, Part, c4_part, utf8_part
 from experiments.data.tokenizers import TOKENIZERS, Tokenizer
@@ -83,6 +84,7 @@ def load_text(
         text = utf8_part(source, partial(io.BytesIO, embedded.read()))
         parts = [in_memory(_blocks(text, encoder, lambda units: None), encoder.vocab_size)]
     else:
+        cache = expanded(cache)
         files = _parts(_paths(source, cache, num_shards))
         parts = [_encoded(part, encoder, cache) for part in files]
     train = [part.tokens["train"] for part in parts]
@@ -148,16 +150,19 @@ DOWNLOADED: dict[str, Callable[[Path, int], list[Path]]] = {
 
 
 def _paths(source: str, cache: Path, num_shards: int) -> list[Path]:
-    """The files that `source` stands for."""
+    """The files that `source` stands for; a pattern's folders are passed over."""
     if source in DOWNLOADED:
         return DOWNLOADED[source](cache, num_shards)
-    paths = [Path(name) for name in sorted({*glob.glob(source), *glob.glob(glob.escape(source))})]
-    files = [path for path in paths if path.is_file()]
-    if not files:
+    pattern = str(expanded(source))
+    paths = [Path(name) for name in sorted({*glob.glob(pattern), *glob.glob(glob.escape(pattern))})]
+    if not paths:
         raise DataError(
             f"there is no file {source}; a corpus is one or a pattern of several, or one of "
             f"embedded, {', '.join(DOWNLOADED)}"
         )
+    files = [path for path in paths if not path.is_dir()] or paths
+    for path in files:
+        check_regular(path)
     return files
 
 

@@ -19,8 +19,8 @@ class Tokenizer:
       name: What a configuration calls it.
       vocab_size: Ids are below it.
       end: The id behind a document of a corpus that has several.
-      encode: Text to ids, one axis. Cutting a text between a character that is no white space and
-        the white space behind it does not change its ids.
+      encode: Text to ids, one axis. Cutting a text between a character that is not white space
+        and the white space after it does not change its ids.
     """
 
     name: str
@@ -62,19 +62,33 @@ TOKENIZERS: dict[str, Tokenizer] = {
 tokens in a text is text."""
 
 
-def whole_words(blocks: Iterable[str]) -> Iterator[str]:
+LONGEST_WORD = 2**20
+"""Characters of a text that are looked at together; a longer word is cut."""
+LAST_END = re.compile(r".*\S(?=[ \n])", re.DOTALL)
+
+
+def whole_words(blocks: Iterable[str], longest: int = LONGEST_WORD) -> Iterator[str]:
     """The same text in blocks that end where a tokenizer may be started anew.
 
     A pattern of GPT-2's takes in white space only at its beginning, so no token reaches from a
-    character that is none to white space behind it.
+    character that is none to white space after it. Only a word, or white space, of more than
+    `longest` characters is cut anywhere, always at the same places: time grows with the text's
+    length, and memory does not.
 
-    >>> list(whole_words(["to be, o", "r not to", " be"]))
-    ['to be,', ' or not', ' to', ' be']
+    >>> list(whole_words(["to be, o", "r not to", " be"], longest=8))
+    ['to be,', ' or not', ' to be']
     """
-    rest = ""
+    held, num_held = [], 0
     for block in blocks:
-        rest += block
-        if last := re.match(r".*\S(?=[ \n])", rest, re.DOTALL):
-            yield rest[: last.end()]
-            rest = rest[last.end() :]
-    yield rest
+        held.append(block)
+        num_held += len(block)
+        if num_held < longest:
+            continue
+        text, start = "".join(held), 0
+        while len(text) - start >= longest:
+            window = text[start : start + longest]
+            end = LAST_END.match(window)
+            yield window[: end.end() if end else longest]
+            start += end.end() if end else longest
+        held, num_held = [text[start:]], len(text) - start
+    yield "".join(held)

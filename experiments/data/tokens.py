@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from experiments.data.files import file_sha256
 from experiments.data.loading import DataError
 from experiments.results import atomic
 
@@ -45,9 +46,33 @@ def checked_ids(ids: np.ndarray, vocab_size: int) -> np.ndarray:
     return ids.astype(np.min_scalar_type(vocab_size - 1), copy=False)
 
 
+class MappedFile:
+    """A file in memory, page by page as it is read; open from the start, also if it is removed.
+
+    Args:
+      path: Where it is when this is made, or unpickled in another process.
+    """
+
+    def __init__(self, path: Path):
+        self._path = path
+        with path.open("rb") as file:
+            self.bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MappedFile, (self._path,)
+
+    def forget(self) -> None:
+        """Lets go of the pages that were read: at random, all of them would be held soon.
+
+        The system keeps them as long as it has the memory; the next use costs a page fault.
+        """
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self.bytes.madvise(mmap.MADV_DONTNEED)
+
+
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """Ids one behind the other, in memory or in a file that is opened when they are read.
+    """Ids one after the other, in memory or in a file.
 
     Attributes:
       where: The ids themselves, or the file that holds them.
@@ -56,7 +81,7 @@ class Tokens:
       stop: One more than the place of the last one.
     """
 
-    where: np.ndarray | Path
+    where: np.ndarray | MappedFile
     dtype: np.dtype
     start: int
     stop: int
@@ -76,27 +101,16 @@ class Tokens:
         )
 
     @cached_property
-    def _map(self) -> mmap.mmap | None:
-        if isinstance(self.where, np.ndarray):
-            return None
-        with self.where.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-
-    @cached_property
     def array(self) -> np.ndarray:
         """All of them, shape (len(self),); a file's are read where they are used."""
-        if not len(self):
-            return np.empty(0, self.dtype)
-        whole = self.where if self._map is None else np.frombuffer(self._map, self.dtype)
+        in_file = isinstance(self.where, MappedFile)
+        whole = np.frombuffer(self.where.bytes, self.dtype) if in_file else self.where
         return whole[self.start : self.stop]
 
     def forget(self) -> None:
-        """Lets go of the file's pages that were read: at random, all of them would be held soon.
-
-        The system keeps them as long as it has the memory; the next use costs a page fault.
-        """
-        if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
-            self._map.madvise(mmap.MADV_DONTNEED)
+        """Lets go of the pages of a file, as `MappedFile.forget`."""
+        if isinstance(self.where, MappedFile):
+            self.where.forget()
 
 
 class Crops:
@@ -215,25 +229,26 @@ def open_tokens(folder: Path) -> Splits:
     Raises:
       DataError: If anything is missing or was changed.
     """
+    tokens = {}
     try:
         sidecar = json.loads((folder / SIDECAR).read_text())
         dtype, splits = np.dtype(sidecar["dtype"]), sidecar["splits"]
         for split, expected in splits.items():
-            with _file(folder, split).open("rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != expected["sha256"]:
-                    raise ValueError(f"{split} has another hash")
-        return Splits(
-            {
-                split: Tokens(_file(folder, split), dtype, 0, expected["num_tokens"])
-                for split, expected in splits.items()
-            },
-            _joined(expected["sha256"] for expected in splits.values()),
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            path, num_tokens = _file(folder, split), expected["num_tokens"]
+            if path.stat().st_size != num_tokens * dtype.itemsize:
+                raise ValueError(f"{split} has another length")
+            if file_sha256(path) != expected["sha256"]:
+                raise ValueError(f"{split} has another hash")
+            where = MappedFile(path) if num_tokens else np.empty(0, dtype)
+            tokens[split] = Tokens(where, dtype, 0, num_tokens)
+        return Splits(tokens, _joined(expected["sha256"] for expected in splits.values()))
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
             f"the tokens in {folder} are damaged ({error}); delete that folder to have them made "
             "again"
         ) from error
+    except OSError as error:
+        raise DataError(f"the tokens in {folder} cannot be read: {error.strerror}") from error
 
 
 def _file(folder: Path, split: str) -> Path:

@@ -1,0 +1,36 @@
+"""Files that a user names: where they are, whether they can be read, and what they hold."""
+
+import hashlib
+from pathlib import Path
+
+from experiments.data.loading import DataError
+
+
+def expanded(path: Path | str) -> Path:
+    """A path whose leading `~` is the home folder.
+
+    Raises:
+      DataError: If that is not known.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise DataError(f"{path}: the home folder is not known; give a path without ~") from error
+
+
+def check_regular(path: Path) -> None:
+    """Checks that what has a path, if anything has, is a file: a pipe would be waited for.
+
+    Raises:
+      DataError: If it is something else, or a link that leads nowhere.
+    """
+    if not path.is_file() and (path.exists() or path.is_symlink()):
+        raise DataError(
+            f"{path} is not a file but a folder, a pipe, a device or a broken link; give a file"
+        )
+
+
+def file_sha256(path: Path) -> str:
+    """The hexadecimal SHA-256 of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

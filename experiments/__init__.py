@@ -1,6 +1,6 @@
 """The paper's evidence, re-run: `python -m experiments` trains, plots, judges and reports.
 
-A figure is a configuration (`config`), a `compute` from it to a labelled dataset and a `plot`
-of that dataset (`figures`). `running` is what `compute` may use of the outside world, `results` is
-what lies on disk, `claims` judges datasets and `report` puts everything on one page.
+`core` is what a figure is made of, `data` gives tokens and images, `training` is one run as a pure
+function. Every figure is a folder in one of the families of `figures`; `reproduce` runs, judges
+and puts everything on one page. `train` and `bench` are the commands of those names.
 """

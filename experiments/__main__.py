@@ -22,13 +22,13 @@ from typing import Any
 import jax
 
 from experiments import bench, figures
-from experiments.config import PRESETS, ConfigError, override, print_help
-from experiments.manifest import write_manifest
-from experiments.merging import merge
-from experiments.outcomes import Failed, Stopped, say
-from experiments.pipeline import Interrupted, place, redraw, run_figure
-from experiments.results import DamagedFile
-from experiments.running import ALL, Incomplete, Share, stop
+from experiments.core.config import PRESETS, ConfigError, override, print_help
+from experiments.core.errors import Failed, Stopped, say
+from experiments.core.run import ALL, Incomplete, Share, stop
+from experiments.core.store import DamagedFile
+from experiments.reproduce.manifest import write_manifest
+from experiments.reproduce.merge import merge
+from experiments.reproduce.pipeline import Interrupted, place, redraw, run_figure
 
 PROG = "python -m experiments"
 INTERRUPTED = 130
@@ -117,7 +117,7 @@ def _merge(arguments: argparse.Namespace) -> None:
 
 def _commit(arguments: argparse.Namespace) -> None:
     """`commit NAME...`: datasets for the code's own history."""
-    from experiments.committing import commit  # it needs scipy, as the report
+    from experiments.reproduce.commit import commit  # it needs scipy, as the report
 
     every = figures.discover()
     for name in arguments.names:
@@ -142,7 +142,9 @@ def _plot(arguments: argparse.Namespace) -> None:
 
 def _report(arguments: argparse.Namespace) -> None:
     """`report`: the page from what is on disk."""
-    from experiments.report import write_report  # scipy takes half a second, as grain below
+    from experiments.reproduce.report import (
+        write_report,  # scipy takes half a second, as grain below
+    )
 
     every, preset = figures.discover(), arguments.preset
     if not any(place(arguments.results, f, preset).shown.exists() for f in every.values()):
@@ -155,7 +157,7 @@ def _report(arguments: argparse.Namespace) -> None:
 
 def _reproduce(arguments: argparse.Namespace) -> None:
     """`reproduce`: figures of a preset, their claims and the report."""
-    from experiments.report import write_report
+    from experiments.reproduce.report import write_report
 
     every = figures.discover()
     chosen = {name: _named(every, name) for name in arguments.only or every}
@@ -181,13 +183,15 @@ def _bench(arguments: argparse.Namespace) -> None:
 
 def _train(arguments: argparse.Namespace) -> None:
     """`train [TASK]`: train the paper's networks."""
-    from experiments import train_command  # grain and orbax take a second that others need not pay
+    from experiments.train import (
+        command as train_command,  # grain and orbax take a second that others need not pay
+    )
 
     train_command.run(arguments, PROG, _devices)
 
 
 def _training_fields(task: str, given: argparse.Namespace) -> Any:
-    from experiments import train_command
+    from experiments.train import command as train_command
 
     return train_command.fields(task, given.preset)
 

@@ -12,19 +12,21 @@ import numpy as np
 import pytest
 
 from experiments import __main__ as cli
-from experiments import figures, running
-from experiments.config import ConfigError, flatten, override, rises
-from experiments.results import read_dataset
+from experiments import figures
+from experiments.core import run as running
+from experiments.core.config import ConfigError, flatten, override, rises
+from experiments.core.store import read_dataset
 
 SMOKE = ("--preset", "smoke", "--set", "num_grid=10", "--set", "num_curve=10")
 FAKE = '''
 """A figure of eight slow members, alone on the command line."""
 import dataclasses, signal, sys
 import jax, jax.numpy as jnp, numpy as np, xarray as xr
-from experiments import figures, plotting
+from experiments import figures
+from experiments.core import plot as plotting
 from experiments.__main__ import main
-from experiments.config import FigureConfig
-from experiments.running import stop
+from experiments.core.config import FigureConfig
+from experiments.core.run import stop
 from kadam_jax.members import points
 
 @dataclasses.dataclass(frozen=True)

@@ -18,8 +18,8 @@ from typing import Any
 import jax
 import optax
 
-from experiments.results import git_commit
-from experiments.running import progress
+from experiments.core.run import progress
+from experiments.core.store import git_commit
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from experiments.bench import Bench, BenchConfig, Table, environment, interleave
-from experiments.tasks import image_problem
+from experiments.training.tasks import image_problem
 from kadam_jax import kadam
 from models.cnn import IMAGE_SHAPE, CNNConfig
 from models.dtypes import Dtype, check_dtype, check_enabled

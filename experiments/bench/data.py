@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from experiments.bench import Bench, BenchConfig, Table, environment
+from experiments.core.run import progress
 from experiments.data.loading import Data, training_batches
 from experiments.data.tokens import Crops, open_tokens, write_tokens
-from experiments.running import progress
 
 VOCAB_SIZE = 50257
 BLOCK = 2**22

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from experiments.bench import Bench, BenchConfig, Table, interleave
 from experiments.data import load_corpus
-from experiments.tasks import language_task
+from experiments.training.tasks import language_task
 from kadam_jax.flow import flow_vector_field, solve_flow
 from models.nanogpt import GPTConfig
 

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 
 from experiments.bench import Bench, BenchConfig, Table, environment, interleave
 from experiments.data import load_corpus
-from experiments.tasks import Task, language_task
-from experiments.train import train_member
+from experiments.training.tasks import Task, language_task
+from experiments.training.train import train_member
 from kadam_jax import grid, kadam, sweep
 from kadam_jax.members import Members
 from models.nanogpt import GPTConfig

@@ -7,9 +7,9 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+from experiments.core.run import progress
 from experiments.data.files import file_sha256
 from experiments.data.loading import DataError
-from experiments.running import progress
 
 BLOCK = 2**20
 ATTEMPTS = 3

@@ -20,7 +20,7 @@ import grain
 import jax
 import numpy as np
 
-from experiments.outcomes import Failed
+from experiments.core.errors import Failed
 
 MAX_EXAMPLES = 2**32 - 1
 """grain shuffles indices of 32 bits."""

@@ -15,7 +15,8 @@ from pathlib import Path
 import huggingface_hub
 import numpy as np
 
-from experiments.config import digest
+from experiments.core.config import digest
+from experiments.core.run import progress
 from experiments.data import HELDOUT, embedded
 from experiments.data.downloads import download
 from experiments.data.files import check_regular, expanded
@@ -23,7 +24,6 @@ from experiments.data.loading import MAX_EXAMPLES, Data, DataError
 from experiments.data.parts import Advance, Part, c4_part, utf8_part
 from experiments.data.tokenizers import TOKENIZERS, Tokenizer
 from experiments.data.tokens import Crops, Splits, in_memory, open_tokens, write_tokens
-from experiments.running import progress
 
 SPLITS = ("train", "heldout")
 

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from experiments.core.store import atomic
 from experiments.data.files import file_sha256
 from experiments.data.loading import DataError
-from experiments.results import atomic
 
 SIDECAR = "tokens.json"
 

@@ -1,5 +1,0 @@
-"""What the paper says of k-Adam's strategies on images, as rules."""
-
-from experiments.claims._strategies import strategy_claims
-
-CLAIMS = strategy_claims("strategies_images", "images", "§4.3, Fig. 6")

@@ -1,5 +1,0 @@
-"""What the paper says of k-Adam's strategies on text, as rules."""
-
-from experiments.claims._strategies import strategy_claims
-
-CLAIMS = strategy_claims("strategies_text", "text", "§4.3, App. P")

@@ -1,0 +1,1 @@
+"""What a figure is made of; knows no data and no figure."""

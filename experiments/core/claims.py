@@ -1,0 +1,120 @@
+"""How a claim is judged: an estimate with an interval, a rule fixed beforehand, a verdict.
+
+A claim is data. Its statistic reads a figure's dataset and returns an estimate with an interval;
+its rule is an interval of acceptable values, chosen for the stated reason before any value was
+seen. Below a figure's laptop minimum nothing can be more than inconclusive. A figure's claims are
+committed before its first result; every dataset has the commit of the rows that it was computed
+under and a digest of their rules.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import xarray as xr
+
+from experiments.core.config import digest, shortfalls
+from experiments.core.stats import Estimate
+
+SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE = "supported", "not supported", "inconclusive"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One statement and how it is judged.
+
+    Attributes:
+      id: Short and unique.
+      figure: The figure whose dataset is read.
+      section: Where the paper says it.
+      statement: What the paper says, or what we say in its place.
+      quantity: What the statistic is, with units.
+      statistic: `statistic(dataset)` gives an `Estimate`.
+      accept: Lowest and highest value that support the statement; infinities are allowed.
+      reason: Why these, fixed before the value was seen.
+      correction: Where the paper is wrong or silent, what holds instead.
+      minimum: What it needs beyond its figure's `minimum`.
+      corrected_by: The claim that judges what holds instead, if one does.
+    """
+
+    id: str
+    figure: str
+    section: str
+    statement: str
+    quantity: str
+    statistic: Callable[[xr.Dataset], Estimate]
+    accept: tuple[float, float]
+    reason: str
+    correction: str = ""
+    minimum: Mapping[str, float] = field(default_factory=dict)
+    corrected_by: str = ""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A claim with what a dataset says about it."""
+
+    claim: Claim
+    estimate: Estimate
+    verdict: str
+    remark: str
+
+    @property
+    def correction(self) -> str:
+        """What holds instead, where the statement does not; else ""."""
+        return self.claim.correction if self.verdict == NOT_SUPPORTED else ""
+
+
+def verdict(estimate: Estimate, accept: tuple[float, float]) -> str:
+    """Supported if the whole interval is acceptable, not supported if none of it is.
+
+    >>> verdict(Estimate(1.0, 0.9, 1.1, 5), (0.8, 1.2))
+    'supported'
+    >>> verdict(Estimate(1.0, 0.7, 1.1, 5), (0.8, 1.2))
+    'inconclusive'
+    >>> verdict(Estimate(2.0, 1.9, 2.1, 5), (0.8, 1.2))
+    'not supported'
+    """
+    lowest, highest = accept
+    if estimate.n == 0 or any(map(math.isnan, (estimate.value, estimate.low, estimate.high))):
+        return INCONCLUSIVE
+    if lowest <= estimate.low and estimate.high <= highest:
+        return SUPPORTED
+    if estimate.high < lowest or highest < estimate.low:
+        return NOT_SUPPORTED
+    return INCONCLUSIVE
+
+
+def judge(claim: Claim, dataset: xr.Dataset, minimum: Mapping[str, float]) -> Judgement:
+    """Applies a claim to its figure's dataset.
+
+    Args:
+      claim: The claim.
+      dataset: With the attrs that a run adds.
+      minimum: The figure's `minimum`; a configuration below it can only be inconclusive.
+
+    Returns:
+      The judgement; its remark says what was too small.
+    """
+    estimate = claim.statistic(dataset)
+    short = shortfalls(settings(dataset), {**minimum, **claim.minimum})
+    if short:
+        return Judgement(claim, estimate, INCONCLUSIVE, "at this scale: " + ", ".join(short))
+    return Judgement(claim, estimate, verdict(estimate, claim.accept), "")
+
+
+def settings(dataset: xr.Dataset) -> Any:
+    """The configuration that a dataset was computed from, fields as attributes."""
+    return json.loads(dataset.attrs["config"], object_hook=lambda item: SimpleNamespace(**item))
+
+
+def rules_digest(claims: Iterable[Claim]) -> str:
+    """Of rules and their words; not of statistics' code, corrections or a figure's minimum."""
+    rules = [
+        repr((claim.id, claim.statement, claim.quantity, claim.accept, claim.reason, claim.minimum))
+        for claim in claims
+    ]
+    return digest(*rules)

@@ -1,0 +1,198 @@
+"""Configurations: frozen dataclasses, typed overrides from the command line, JSON and a digest.
+
+Every figure has one configuration class and three instances of it, its presets. A field's meaning
+is its line under `Attributes:`; `python -m experiments run NAME --help` prints it.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import itertools
+import json
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import tyro
+
+PRESETS = ("smoke", "laptop", "paper")
+"""smoke runs in seconds and decides nothing; laptop in minutes on two cores; paper needs an
+accelerator and has the paper's own sizes."""
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be computed; the message names the field."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FigureConfig:
+    """What a figure is computed from; subclass it and add fields with defaults."""
+
+
+def check_least(config: FigureConfig, **least: float) -> None:
+    """Raises ConfigError if a field is below its least value."""
+    for name, value in least.items():
+        if getattr(config, name) < value:
+            raise ConfigError(f"{name} must be at least {value}, got {getattr(config, name)}")
+
+
+def check_rising(**fields: Sequence[float]) -> None:
+    """Raises ConfigError unless every field has two or more finite numbers rising from above 0."""
+    for name, values in fields.items():
+        if len(values) < 2 or not rises(0, *values, math.inf):
+            raise ConfigError(
+                f"{name} must be two or more finite numbers that increase from above 0, got "
+                f"{list(values)}"
+            )
+
+
+def check_ks(ks: Sequence[int]) -> None:
+    """Raises ConfigError unless these are Adam's 1 and larger numbers of stages that rise."""
+    if ks[:1] != (1,) or len(ks) < 2 or not rises(*ks):
+        raise ConfigError(f"ks must be 1 and larger integers that increase, got {ks}")
+
+
+def rises(*values: float) -> bool:
+    """Whether every number is above the one before; beside NaN none is.
+
+    >>> rises(0, 1, 3), rises(0, 0), rises(0, float("nan"))
+    (True, False, False)
+    """
+    return all(low < high for low, high in itertools.pairwise(values))
+
+
+ConfigT = TypeVar("ConfigT")
+
+
+def override(config: ConfigT, assignments: Sequence[str], prog: str = "--set") -> ConfigT:
+    """`config` with fields replaced by `assignments`, each `"field=value"` or `"a.b=value"`.
+
+    Values are parsed with the field's type: `learning_rate=1e-30`, `model.width=64`,
+    `levels=-1,0,1` for a tuple, `dropout=None` where None is allowed.
+
+    Args:
+      config: The preset to start from; it gives the types and all other values.
+      assignments: One string for each field; a later one wins.
+      prog: The command that messages refer to for its `--help`.
+
+    Returns:
+      A new configuration of the same class.
+
+    Raises:
+      SystemExit: With code 2, after a message on stderr that names the field and, for an unknown
+        field, names near it.
+      ConfigError: If a number is not finite; comparisons let NaN through.
+
+    >>> from experiments.training.config import TrainingConfig
+    >>> override(TrainingConfig(), ["eps=1e-8", "model.width=64", "model.num_heads=1"]).model.width
+    64
+    """
+    arguments = []
+    for assignment in assignments:
+        field, _, value = assignment.partition("=")
+        arguments += [f"--{field}", *_words(config, field, value)]
+    parsed = _parse(config, arguments, prog)
+    for item in difference(parsed, config):
+        if {"nan", "inf", "-inf"} & set(item.partition("=")[2].split(",")):
+            raise ConfigError(f"{item}: give finite numbers")
+    return parsed
+
+
+def print_help(config: Any, prog: str) -> None:
+    """Prints every field with its type, meaning and value in `config`."""
+    with contextlib.suppress(SystemExit):
+        _parse(config, ["--help"], prog)
+
+
+def _parse(config: ConfigT, arguments: Sequence[str], prog: str) -> ConfigT:
+    flags = (tyro.conf.FlagConversionOff,)
+    return tyro.cli(type(config), default=config, args=arguments, prog=prog, config=flags)
+
+
+def _words(config: Any, field: str, value: str) -> list[str]:
+    """`value` as tyro wants it: a tuple's items apart, booleans capitalised."""
+    try:
+        is_tuple = isinstance(get(config, field), tuple)
+    except AttributeError:
+        is_tuple = False  # tyro names the unknown field
+    words = value.replace(",", " ").split() if is_tuple else [value]
+    return [word.capitalize() if word in ("true", "false", "none") else word for word in words]
+
+
+def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
+    """Every field by its dotted name, nested dataclasses opened.
+
+    >>> from experiments.training.config import TrainingConfig
+    >>> flatten(TrainingConfig())["model.width"]
+    384
+    """
+    flat = {}
+    for field in dataclasses.fields(config):
+        name, value = prefix + field.name, getattr(config, field.name)
+        flat |= flatten(value, f"{name}.") if dataclasses.is_dataclass(value) else {name: value}
+    return flat
+
+
+def difference(config: ConfigT, base: ConfigT) -> list[str]:
+    """The assignments that `override` needs to get from `base` to `config`.
+
+    >>> from experiments.training.config import TrainingConfig
+    >>> difference(TrainingConfig(eps=1e-8), TrainingConfig())
+    ['eps=1e-08']
+    """
+    base_fields = flatten(base)
+    return [
+        f"{name}={_text(value)}"
+        for name, value in flatten(config).items()
+        if value != base_fields[name]
+    ]
+
+
+def _text(value: Any) -> str:
+    return ",".join(map(_text, value)) if isinstance(value, tuple | list) else str(value)
+
+
+def get(config: Any, field: str) -> Any:
+    """The value of a dotted field name: `get(config, "model.width")`."""
+    return operator.attrgetter(field)(config)
+
+
+def shortfalls(config: Any, minimum: Mapping[str, float]) -> tuple[str, ...]:
+    """The fields of `config` below `minimum`, each as `"num_steps=20 < 400"`; empty if none."""
+    found = ((field, get(config, field), least) for field, least in minimum.items())
+    return tuple(f"{field}={value} < {least}" for field, value, least in found if value < least)
+
+
+def to_json(config: FigureConfig) -> str:
+    """All fields, nested ones too, as JSON with sorted keys."""
+    return json.dumps(dataclasses.asdict(config), sort_keys=True)
+
+
+def json_difference(text: str, base: FigureConfig) -> list[str]:
+    """As `difference`, of a configuration in JSON, which may have fields that `base` has not.
+
+    >>> from experiments.training.config import TrainingConfig
+    >>> json_difference(to_json(TrainingConfig(eps=1e-8)), TrainingConfig())
+    ['eps=1e-08']
+    """
+    fields, base_fields = (_leaves(json.loads(config)) for config in (text, to_json(base)))
+    names = [*base_fields, *(name for name in fields if name not in base_fields)]
+    return [
+        f"{name}={_text(fields[name])}" if name in fields else f"{name} is no field of it"
+        for name in names
+        if name not in fields or name not in base_fields or fields[name] != base_fields[name]
+    ]
+
+
+def _leaves(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat = {}
+    for field, value in config.items():
+        name = prefix + field
+        flat |= _leaves(value, f"{name}.") if isinstance(value, dict) else {name: value}
+    return flat
+
+
+def digest(*parts: str) -> str:
+    """Twelve hexadecimal digits that identify `parts`."""
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]

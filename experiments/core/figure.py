@@ -1,0 +1,50 @@
+"""A figure as data."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import xarray as xr
+from matplotlib.figure import Figure as Canvas
+
+from experiments.core.claims import Claim
+from experiments.core.config import FigureConfig
+from experiments.core.run import Run
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure as data.
+
+    Attributes:
+      name: The name on the command line and on disk; the folder's name.
+      title: One line.
+      paper: Where the paper has it, "Fig. 2", or "not in the paper".
+      caption: What is drawn, with the set-up; may contain `{field}` of the configuration, dotted
+        names included: `{model.width}`.
+      presets: A configuration for each of "smoke", "laptop", "paper".
+      compute: `compute(config, run)` gives a labelled dataset: every variable and coordinate with
+        `long_name` and, where it has one, `units` in its attrs. Variables without dimensions are
+        printed in the report as the figure's numbers. The configuration and provenance are added
+        afterwards.
+      plot: `plot(dataset)` gives `{suffix: matplotlib figure}`; "" is the plain `<name>.png`, "a"
+        is `<name>_a.png`. It reads nothing but the dataset, `dataset.attrs["config"]` (JSON)
+        included, and draws with `matplotlib.figure.Figure`, never pyplot.
+      minimum: The laptop minimum of fields that decide how far a verdict can be trusted; below
+        it every verdict reads "inconclusive".
+      claims: What is judged by its dataset, in the report's order.
+      question: The question that it stands behind, one of `core.questions` or its own.
+      decided_by: Ids of those of its claims that decide the question.
+    """
+
+    name: str
+    title: str
+    paper: str
+    caption: str
+    presets: Mapping[str, FigureConfig]
+    compute: Callable[[Any, Run], xr.Dataset]
+    plot: Callable[[xr.Dataset], dict[str, Canvas]]
+    minimum: Mapping[str, float] = field(default_factory=dict)
+    claims: tuple[Claim, ...] = ()
+    question: str = ""
+    decided_by: tuple[str, ...] = ()

@@ -1,0 +1,122 @@
+"""The look that figures share: one style, one colour scale for C, PNG and SVG on disk."""
+
+import contextlib
+import string
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import SymLogNorm
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
+
+from experiments.core.store import atomic
+
+Draw = Callable[[Axes, xr.Dataset], str]
+"""Draws one panel of a dataset and returns its title."""
+STYLE: Mapping[str, Any] = {
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.fontsize": 8,
+    "legend.frameon": False,
+    "lines.linewidth": 1.2,
+    "figure.dpi": 100,
+    "savefig.dpi": 150,
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "kadam_jax",  # the same figure is the same file
+}
+STABILITY_COLOURS = "viridis_r"
+"""Its lightness falls steadily with C, so it reads in grey: dark is stable, as in the paper."""
+
+
+RING: Mapping[str, Any] = dict(
+    marker="o", linestyle="none", markersize=11, fillstyle="none", markeredgewidth=0.8
+)
+"""Around what was chosen at an end of its range: beyond it there may be a better one."""
+
+
+@contextlib.contextmanager
+def style() -> Iterator[None]:
+    """matplotlib's own defaults and `STYLE`, whatever the user's matplotlibrc says."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(STYLE)
+        yield
+
+
+def stability_norm(lowest: float, highest: float, linear: float = 1.0) -> SymLogNorm:
+    """Colours for C from `lowest` to `highest`: linear within ±`linear`, logarithmic outside."""
+    return SymLogNorm(linthresh=linear, vmin=lowest, vmax=highest)
+
+
+def canvas(width: float, height: float, **subplots: Any) -> tuple[Figure, Any]:
+    """A figure of that size in inches and its axes, as `pyplot.subplots` without pyplot's state."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(**subplots)
+
+
+def draw_panels(grid: Any, dataset: xr.Dataset, panels: Sequence[Draw]) -> None:
+    """Draws each of `panels` on its axes in `grid`, and sets its title behind a letter."""
+    for place, (axes, draw) in enumerate(zip(grid.flat, panels, strict=True)):
+        letter = string.ascii_lowercase[place]
+        axes.set_title(f"({letter}) {draw(axes, dataset)}", loc="left")
+
+
+def band(axes: Axes, x: ArrayLike, low: ArrayLike, middle: ArrayLike, high: ArrayLike, **style):
+    """A line and the range that it is in the middle of, in the line's colour."""
+    axes.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
+    axes.plot(x, middle, **style)
+
+
+def horizontal_interval(axes: Axes, row: float, interval: ArrayLike, **style: Any) -> None:
+    """(mean, low, high) along a row; rounding may put an end past the mean."""
+    mean, low, high = np.asarray(interval, float)
+    axes.errorbar(mean, row, xerr=np.maximum(0, [[mean - low], [high - mean]]), **style)
+
+
+def label_rows(axes: Axes, names: Sequence[str], **style: Any) -> None:
+    """A row for each name from 0 on, the first one on top."""
+    axes.set_yticks(range(len(names)), names, **style)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+
+
+def legend_above(axes: Axes, share: float, **options: Any) -> None:
+    """A legend in room made above the data: `share` of the axis, logarithmic or not."""
+    to_axis, ends = axes.transScale, axes.get_ylim()
+    (_, low), (_, high) = to_axis.transform([(1, ends[0]), (1, ends[1])])
+    set_heights(axes, ends[0], to_axis.inverted().transform((0, high + share * (high - low)))[1])
+    axes.legend(**options)
+
+
+def set_heights(axes: Axes, low: ArrayLike, high: ArrayLike) -> None:
+    """Sets the ends of the y axis, or leaves them where a run without finite values has none."""
+    ends = np.asarray([low, high], float)
+    if np.isfinite(ends).all() and low != high and (axes.get_yscale() != "log" or ends.min() > 0):
+        axes.set_ylim(*ends)
+
+
+def mend_empty_axes(figure: Figure) -> None:
+    """Gives logarithmic axes without data the ends that a logarithm needs."""
+    for axes in figure.axes:
+        for axis, ends in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+            if axis.get_scale() == "log" and not min(ends) > 0:
+                axis.set_view_interval(1, 10, ignore=True)
+
+
+def save(figure: Figure, stem: Path) -> list[Path]:
+    """Writes `<stem>.png` and `<stem>.svg` atomically and returns their paths."""
+    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg")]
+    metadata = {"png": {}, "svg": {"Date": None}}
+    mend_empty_axes(figure)
+    for path in paths:
+        with atomic(path) as temporary, style():
+            figure.savefig(temporary, metadata=metadata[path.suffix[1:]])
+    return paths

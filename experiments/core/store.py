@@ -1,0 +1,290 @@
+"""Results on disk: labelled datasets with provenance, finished chunks, nothing half-written.
+
+results/<preset>/<figure>/data.nc             the dataset, its attrs say how it was made
+results/<preset>/<figure>/<figure>.png, .svg  drawn from it
+results/<preset>/manifest.json                what lies there, written with every dataset
+results/<preset>/<figure>/chunks/<key>/       finished parts of a run that is not over, and
+                                              identity.json, what they are parts of
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import glob
+import hashlib
+import importlib.metadata
+import io
+import json
+import math
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import xarray as xr
+
+from experiments.core.errors import Failed
+from experiments.core.folders import locked
+
+PACKAGES = ("jax", "jaxlib", "optax", "flax", "kadam_jax")
+SCHEMA = 1
+"""Of datasets and chunks; another number for another meaning of what is in them."""
+IDENTITY = "identity.json"
+SHA256_BYTES = 32
+COMPRESSION = {"compression": "gzip", "compression_opts": 9, "shuffle": True}
+UNCOMPRESSED_BYTES = 4096
+"""Of a variable that compression would only make longer."""
+PROJECT = Path(__file__).resolve().parents[2]
+JSON_ATTRIBUTES = {"config": dict, "key_parts": dict, "overrides": list}
+"""Attributes of a dataset that are JSON, and what they hold."""
+
+
+class DamagedFile(Exception):
+    """A file of ours that cannot be read; the message names it."""
+
+
+@contextlib.contextmanager
+def atomic(path: Path) -> Iterator[Path]:
+    """A temporary path next to `path` that replaces it if the block ends well, else vanishes.
+
+    Temporary folders of the same path that a killed process left are removed.
+
+    Raises:
+      OSError: If the disk is full, or the file cannot be written; it names `path`.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "a.txt"
+    >>> with atomic(path) as temporary:
+    ...     _ = temporary.write_text("whole")
+    >>> path.read_text(), [file.name for file in path.parent.iterdir()]
+    ('whole', ['a.txt'])
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for left in path.parent.glob(f".{glob.escape(path.name)}.*"):
+            with contextlib.suppress(Failed), locked(left):  # of a process that still writes
+                shutil.rmtree(left)
+        with (
+            tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder,
+            locked(Path(folder)),
+        ):
+            temporary = Path(folder) / path.name
+            yield temporary
+            temporary.replace(path)
+    except OSError as error:
+        if error.filename is not None and f".{path.name}." not in str(error.filename):
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def check_writable(folder: Path) -> None:
+    """Checks that files can be written below a folder, and creates nothing.
+
+    Raises:
+      Failed: If a folder, or the nearest one above it that there is, cannot be written to.
+    """
+    there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    if there.is_symlink() and not there.exists():
+        raise Failed(
+            f"{there} is a link to {os.readlink(there)}, which does not exist; mount or make it, "
+            "or name another folder with --results"
+        )
+    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        raise Failed(f"{there} is no folder that can be written to; name another with --results")
+
+
+def labelled(dataset: xr.Dataset, labels: Mapping[str, tuple[str, str]]) -> xr.Dataset:
+    """The dataset with `long_name` and `units` on every variable and coordinate.
+
+    Args:
+      dataset: Any.
+      labels: long_name and units by name.
+
+    Raises:
+      KeyError: If a name has no label.
+    """
+    for name in dataset.variables:
+        dataset[name].attrs = dict(zip(("long_name", "units"), labels[str(name)], strict=True))
+    return dataset
+
+
+def write_checked(path: Path, content: bytes) -> None:
+    """Writes a file atomically, with the SHA-256 of its content after it.
+
+    Readers of netCDF and of zip archives pass over those bytes.
+    """
+    with atomic(path) as temporary:
+        temporary.write_bytes(content + hashlib.sha256(content).digest())
+
+
+def read_checked(path: Path) -> bytes:
+    """The content of a file that `write_checked` wrote.
+
+    Raises:
+      FileNotFoundError: If there is no such file.
+      DamagedFile: If it is anything else, or differs in a bit.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist")
+    if not path.is_file():  # a pipe would be waited for
+        raise DamagedFile(f"{path} is damaged: it is not a file")
+    content = path.read_bytes()
+    content, checksum = content[:-SHA256_BYTES], content[-SHA256_BYTES:]
+    if hashlib.sha256(content).digest() != checksum:  # HDF5 can hang on what it doesn't expect
+        raise DamagedFile(f"{path} is damaged, or not written by this program")
+    return content
+
+
+def write_dataset(path: Path, dataset: xr.Dataset) -> None:
+    """Writes netCDF-4 as `write_checked`.
+
+    It is made in memory: HDF5 itself does not survive a full disk.
+    """
+    encoding = {
+        name: COMPRESSION for name, x in dataset.variables.items() if x.nbytes > UNCOMPRESSED_BYTES
+    }
+    dataset = dataset.assign_attrs(schema=SCHEMA)
+    write_checked(path, bytes(dataset.to_netcdf(engine="h5netcdf", encoding=encoding)))
+
+
+def read_dataset(path: Path) -> xr.Dataset:
+    """A dataset in memory, its file closed.
+
+    Raises:
+      FileNotFoundError: If there is no such file.
+      DamagedFile: If it is not, bit for bit, one that `write_dataset` wrote, of another schema, or
+        an attribute is of another type than this version writes.
+    """
+    content = read_checked(path)
+    try:
+        dataset = xr.load_dataset(io.BytesIO(content), engine="h5netcdf")
+    except Exception as error:  # HDF5's readers raise anything for what only looks like theirs
+        raise DamagedFile(f"{path} is damaged: {error}") from error
+    schema = dataset.attrs.pop("schema", None)
+    if not (isinstance(schema, np.integer) and schema == SCHEMA):
+        raise DamagedFile(f"{path} has schema {schema}, this version reads {SCHEMA}; run it again")
+    if odd := [name for name, value in dataset.attrs.items() if not _is_written(name, value)]:
+        raise DamagedFile(
+            f"{path} was written by another version: its attributes {', '.join(odd)} are of "
+            "another type; run it again"
+        )
+    return dataset
+
+
+def _is_written(name: str, value: Any) -> bool:
+    """Whether an attribute of a dataset is of the type that this version writes."""
+    if name == "wall_seconds":
+        return isinstance(value, float) and math.isfinite(value)
+    if not isinstance(value, str) or name not in JSON_ATTRIBUTES:
+        return isinstance(value, str)
+    try:
+        held = json.loads(value)
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(held, JSON_ATTRIBUTES[name]):
+        return False
+    texts = held.values() if isinstance(held, dict) else held
+    return name == "config" or all(isinstance(text, str) for text in texts)
+
+
+@dataclasses.dataclass(frozen=True)
+class ChunkStore:
+    """Finished chunks of one run.
+
+    Attributes:
+      folder: Where this run's chunks lie, and no other's: its name is the run's key.
+      identity: What the run is; written beside the chunks.
+    """
+
+    folder: Path
+    identity: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def path(self, sweep: str, start: int) -> Path:
+        """The file of the chunk of one sweep that begins with member `start`."""
+        return self.folder / f"{sweep}-{start:06d}.npz"
+
+    def save(self, sweep: str, start: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Writes a chunk atomically, after the run's identity."""
+        if not (identity := self.folder / IDENTITY).exists():
+            with atomic(identity) as temporary:
+                temporary.write_text(json.dumps({"schema": SCHEMA, **self.identity}, indent=1))
+        content = io.BytesIO()
+        np.savez(content, **arrays)
+        write_checked(self.path(sweep, start), content.getvalue())
+
+    def load(self, sweep: str, start: int) -> dict[str, np.ndarray] | None:
+        """A chunk, or None if it was not finished.
+
+        Raises:
+          DamagedFile: If it is not, bit for bit, one that `save` wrote.
+        """
+        path = self.path(sweep, start)
+        try:
+            content = read_checked(path)
+        except FileNotFoundError:
+            return None
+        try:
+            with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+                return dict(arrays)
+        except Exception as error:  # the same of NumPy's
+            raise DamagedFile(f"{path} is damaged: {error}") from error
+
+    def count(self) -> int:
+        """Number of finished chunks."""
+        return len(list(self.folder.glob("*.npz")))
+
+    def clear(self) -> None:
+        """Removes this run's chunks, and the folder above if nothing else is left in it."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            self.folder.parent.rmdir()
+
+
+def versions() -> dict[str, str]:
+    """Python's version and those of the packages that decide the numbers."""
+    packages = {name: importlib.metadata.version(name) for name in PACKAGES}
+    return {"python": platform.python_version(), **packages}
+
+
+def git_commit(folder: Path = PROJECT) -> str:
+    """The commit, `+dirty` behind it if files differ from it.
+
+    "unknown" outside git, and for a copy inside a repository that has none of its files.
+    """
+    return _commit(folder, "rev-parse", "HEAD")
+
+
+def last_change(folder: Path) -> str:
+    """The last commit that changed a folder's files, and the rest as `git_commit`."""
+    return _commit(folder, "log", "-1", "--format=%H", "--", ".")
+
+
+def _commit(folder: Path, *command: str) -> str:
+    def git(*arguments: str) -> str:
+        words = ("git", "-C", str(folder), *arguments)
+        return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        if git("rev-parse", "--show-prefix") and not git("ls-files", "--", "."):
+            return "unknown"
+        return git(*command) + ("+dirty" if git("status", "--porcelain", "--", ".") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def provenance(devices: Sequence[jax.Device], wall_seconds: float) -> dict[str, str | float]:
+    """How a dataset came about, as netCDF attributes."""
+    return {
+        **{f"version_{name}": version for name, version in versions().items()},
+        "device": f"{len(devices)} x {devices[0].device_kind} ({devices[0].platform})",
+        "machine": platform.platform(),
+        "git_commit": git_commit(),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "wall_seconds": round(wall_seconds, 3),
+    }

@@ -1,0 +1,1 @@
+"""Adam's continuous-time model (§2)."""

@@ -1,0 +1,62 @@
+"""How the costs of solving the flow are drawn."""
+
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from matplotlib import axes, figure, lines
+
+from experiments.core import plot as plotting
+
+IN_T = {"linestyle": "--", "marker": "s", "markersize": 3}
+IN_X = {"linestyle": "-", "marker": "o", "markersize": 3}
+STYLES: dict[str, dict[str, Any]] = {
+    "euler": {"label": "Euler (App. I)", "color": "black", **IN_X},
+    "exponential": {"label": "exponential integrator", "color": "tab:red", **IN_X, "linewidth": 2},
+    "heun_t": {"label": "Heun in t", "color": "tab:blue", **IN_T},
+    "heun_x": {"label": "Heun in x", "color": "tab:blue", **IN_X},
+    "tsit5_t": {"label": "Tsit5 in t", "color": "tab:green", **IN_T},
+    "tsit5_x": {"label": "Tsit5 in x", "color": "tab:green", **IN_X},
+}
+
+
+def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
+    """Error over gradients for each problem, and the orders of all."""
+    canvas, panels = plotting.canvas(10, 7.6, nrows=2, ncols=2)
+    for name, panel, problem in zip("abc", panels.flat, dataset.problem.values, strict=False):
+        _errors(panel, dataset.sel(problem=problem), f"({name}) {problem}")
+    _orders(panels.flat[3], dataset)
+    handles = [lines.Line2D([], [], **style) for style in STYLES.values()]
+    goal = lines.Line2D([], [], color="black", linestyle=":", label="Euler's error at the goal's K")
+    canvas.legend(handles=[*handles, goal], loc="outside lower center", ncols=4)
+    return {"": canvas}
+
+
+def _errors(panel: axes.Axes, data: xr.Dataset, name: str) -> None:
+    for method, style in STYLES.items():
+        runs = data.isel(run=data.run_solver.values == method)
+        ends = runs.error.min("seed"), runs.error.median("seed"), runs.error.max("seed")
+        plotting.band(panel, runs.gradients, *ends, **style)
+    panel.axhline(data.goal_error.median("seed"), color="black", linestyle=":", linewidth=1)
+    panel.axhspan(0, data.reference_error.max(), color="0.9", linewidth=0)
+    lowest = min(data.error.min(), data.reference_error.max())
+    panel.set(xscale="log", yscale="log", ylim=(lowest / 2, None))
+    panel.set(xlabel="gradients a step", ylabel="relative error at the end")
+    fewest = data.fewest.sel(solver="exponential").median("seed")
+    panel.set_title(f"{name}: the exponential integrator needs {fewest:g}", loc="left")
+
+
+def _orders(panel: axes.Axes, data: xr.Dataset) -> None:
+    rows = np.arange(data.sizes["solver"])[::-1]
+    for shift, marker, problem in zip((0.2, 0, -0.2), "o^s", data.problem.values, strict=True):
+        orders = data.order.sel(problem=problem)
+        middle = orders.median("seed")
+        reach = np.stack([middle - orders.min("seed"), orders.max("seed") - middle])
+        colours = [STYLES[name]["color"] for name in data.solver.values]
+        panel.errorbar(middle, rows + shift, xerr=reach, fmt="none", ecolor=colours)
+        panel.scatter(middle, rows + shift, c=colours, marker=marker, s=16, label=problem)
+    panel.set_yticks(rows, [style["label"] for style in STYLES.values()])
+    panel.set(xlabel="observed order", xlim=(0, None))
+    panel.grid(axis="x", color="0.9")
+    panel.legend(loc="upper right")
+    panel.set_title("(d) orders, median and range over seeds", loc="left")

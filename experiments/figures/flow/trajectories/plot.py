@@ -1,0 +1,172 @@
+"""How Adam's trajectories are drawn beside their continuous-time model's (Fig. 1, its checks)."""
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from matplotlib import axes, figure
+from matplotlib.ticker import NullFormatter
+
+from experiments.core import plot as plotting
+
+PROCESSES = {
+    "discrete": ("discrete", {"color": "black"}),
+    "paper": ("flow, paper's bias correction", {"color": "tab:red", "linestyle": "--"}),
+    "self-consistent": ("flow, self-consistent", {"color": "tab:blue", "linestyle": ":"}),
+}
+"""Label and line where one parameter has a panel."""
+FLOWS = {"paper": ("paper's bias correction", "-"), "self-consistent": ("self-consistent", "--")}
+"""Label and line where colours tell learning rates apart."""
+AT = {"steps": ("o", "tab:red"), "time": ("s", "tab:blue")}
+"""Marker and colour of what is equal between learning rates."""
+EARLY_STEPS = 30
+
+
+def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
+    """The paper's panel and its checks; then every drawn parameter."""
+    canvas, grid = plotting.canvas(14, 8, nrows=2, ncols=3)
+    panels = (_paper, _smallest, _errors, _orders, _solvers, _early)
+    plotting.draw_panels(grid, dataset, panels)
+    return {"": canvas, "parameters": _parameters(dataset)}
+
+
+def _settings(data: xr.Dataset) -> SimpleNamespace:
+    return SimpleNamespace(**json.loads(data.attrs["config"]))
+
+
+def _paper(panel: axes.Axes, data: xr.Dataset) -> str:
+    return _trajectories(panel, data, _settings(data).learning_rate)
+
+
+def _smallest(panel: axes.Axes, data: xr.Dataset) -> str:
+    return _trajectories(panel, data, data.learning_rate.values[0])
+
+
+def _trajectories(panel: axes.Axes, data: xr.Dataset, rate: float) -> str:
+    first = data.sel(learning_rate=rate, step=slice(data.solver_step[-1])).isel(seed=0)
+    colours = plotting.matplotlib.colormaps["tab20"].colors
+    for place in range(first.sizes["parameter"]):
+        for process, style in (("discrete", "-"), ("paper", "--")):
+            line = first.moved.sel(process=process).isel(parameter=place)
+            panel.plot(first.step, line, style, color=colours[place % len(colours)], linewidth=1)
+    panel.set(xlabel="step n = t/η", ylabel="θ - θ₀")
+    panel.plot([], [], "-", color="0.3", label="discrete")
+    panel.plot([], [], "--", color="0.3", label="flow, paper's bias correction")
+    plotting.legend_above(panel, 0.12, loc="upper left", ncols=2)
+    return f"{first.sizes['parameter']} parameters, η = {rate:g}"
+
+
+def _errors(panel: axes.Axes, data: xr.Dataset) -> str:
+    lines = [("all", flow, line, label) for flow, (label, line) in FLOWS.items()]
+    lines.append(("rest", "paper", ":", "paper's, without the embedding"))
+    later = data.error.isel(step=slice(1, None))
+    for group, flow, line, label in lines:
+        for rate, colour in _by_rate(data):
+            by_seed = later.sel(group=group, flow=flow, learning_rate=rate)
+            _band(panel, by_seed, "step", color=colour, linestyle=line)
+        panel.plot([], [], line, color="0.3", label=label)
+    _rate_labels(panel, data)
+    panel.set(xscale="log", yscale="log", xlabel="step n", ylabel="relative error")
+    plotting.legend_above(panel, 0.2, loc="upper right", ncols=2, fontsize=7)
+    return "‖θ_discrete - θ_flow‖ / ‖θ_flow - θ₀‖"
+
+
+def _orders(panel: axes.Axes, data: xr.Dataset) -> str:
+    rates = data.learning_rate.values
+    for at, (marker, colour) in AT.items():
+        first = data.steps.sel(at=at)[0].item()
+        which = f"N = {first}" if at == "steps" else f"Nη = {first * rates[0]:g}"
+        for flow, (label, line) in FLOWS.items():
+            by_seed = data.compared.sel(at=at, flow=flow, group="all")
+            order = data.order.sel(at=at, flow=flow, group="all").median().item()
+            face = colour if flow == "paper" else "white"
+            shift = 1.03 if at == "time" else 1.0
+            panel.vlines(shift * rates, by_seed.min("seed"), by_seed.max("seed"), color=colour)
+            panel.plot(
+                shift * rates, by_seed.median("seed"), color=colour, linestyle=line, marker=marker,
+                markerfacecolor=face, markersize=5, label=f"{which}, {label}: slope {order:.2f}",
+            )  # fmt: skip
+    lowest = 0.7 * data.compared.sel(group="all").min().item()
+    panel.plot(rates, lowest * rates / rates[0], color="0.7", label="slope 1")
+    panel.set(xscale="log", yscale="log", xlabel="learning rate η", ylabel="relative error")
+    panel.set_xticks(rates, [f"{rate:g}" for rate in rates])
+    panel.xaxis.set_minor_formatter(NullFormatter())
+    plotting.legend_above(panel, 0.4, loc="upper left", fontsize=7)
+    return "dependence on η, median and range over seeds"
+
+
+def _solvers(panel: axes.Axes, data: xr.Dataset) -> str:
+    settings, later = _settings(data), slice(1, None)
+    discrete = data.error.sel(group="all", flow="paper", learning_rate=settings.learning_rate)
+    discrete = discrete.sel(step=data.solver_step.values).isel(step=later)
+    _band(panel, discrete, "step", color="black", label="discrete run")
+    colours = _colours("plasma", data.sizes["substeps"], 0.1, 0.8)
+    for by_seed, colour in zip(data.euler_error, colours, strict=True):
+        label = f"Euler, K = {by_seed.substeps:d}"
+        _band(panel, by_seed[:, later], "solver_step", color=colour, label=label)
+    label = f"exponential, {settings.substeps} substeps"
+    style = {"color": "tab:green", "linestyle": "--", "label": label}
+    _band(panel, data.exponential_error[:, later], "solver_step", **style)
+    panel.set(yscale="log", xlabel="step n", ylabel="distance to the reference, relative")
+    plotting.legend_above(panel, 0.2, loc="upper right", ncols=3, fontsize=7)
+    return f"solvers, η = {settings.learning_rate:g}"
+
+
+def _early(panel: axes.Axes, data: xr.Dataset) -> str:
+    early = data.distance.sel(step=slice(EARLY_STEPS))
+    for flow, (label, line) in FLOWS.items():
+        for rate, colour in _by_rate(data):
+            by_seed = early.sel(flow=flow, learning_rate=rate)
+            _band(panel, by_seed, "step", color=colour, linestyle=line)
+        panel.plot([], [], line, color="0.3", label=label)
+    _rate_labels(panel, data)
+    panel.set(xlabel="step n", ylabel="root mean square of θ_discrete - θ_flow, in η")
+    panel.set_ylim(bottom=0)
+    plotting.legend_above(panel, 0.2, loc="upper left", ncols=2, fontsize=7)
+    return "the first steps"
+
+
+def _colours(name: str, num: int, first: float, last: float) -> list[tuple[float, ...]]:
+    return list(map(tuple, plotting.matplotlib.colormaps[name](np.linspace(first, last, num))))
+
+
+def _by_rate(data: xr.Dataset) -> list[tuple[float, tuple[float, ...]]]:
+    """Learning rates and their colours."""
+    rates = data.learning_rate.values.tolist()
+    return list(zip(rates, _colours("viridis", len(rates), 0.85, 0), strict=True))
+
+
+def _rate_labels(panel: axes.Axes, data: xr.Dataset) -> None:
+    for rate, colour in _by_rate(data):
+        panel.plot([], [], color=colour, label=f"η = {rate:g}")
+
+
+def _band(panel: axes.Axes, by_seed: xr.DataArray, along: str, **style: Any) -> None:
+    """Median over seeds and their range."""
+    ends = by_seed.min("seed"), by_seed.median("seed"), by_seed.max("seed")
+    plotting.band(panel, by_seed[along], *ends, **style)
+
+
+def _parameters(data: xr.Dataset) -> figure.Figure:
+    """Small multiples of one seed, each on its own scale."""
+    num_rows = -(-data.sizes["parameter"] // 4)
+    canvas, grid = plotting.canvas(
+        11, 2.1 * num_rows + 0.6, nrows=num_rows, ncols=4, sharex=True, squeeze=False
+    )
+    first = data.sel(learning_rate=_settings(data).learning_rate).isel(seed=0)
+    for place, panel in enumerate(grid.flat):
+        if place >= data.sizes["parameter"]:
+            panel.set_axis_off()
+            continue
+        for process, (label, style) in PROCESSES.items():
+            line = first.moved.sel(process=process).isel(parameter=place)
+            panel.plot(data.step, line, label=label, **style)
+        panel.set_title(str(data.leaf.values[place]), loc="left")
+        panel.set(xlabel="step n = t/η", ylabel="θ - θ₀")
+        panel.label_outer()
+        panel.tick_params(labelleft=True)
+    handles, labels = grid.flat[0].get_legend_handles_labels()
+    canvas.legend(handles, labels, loc="outside lower center", ncols=len(PROCESSES))
+    return canvas

@@ -1,0 +1,280 @@
+"""Adam's trajectories beside those of its continuous-time model (Fig. 1), and how far they part.
+
+Both start from the same weights and see the same minibatches, each held for a step, without
+dropout. The paper shows sixteen parameters at one learning rate.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import xarray as xr
+
+from experiments.core.run import Run
+from experiments.core.stats import END_LABEL, ENDS, medians_over_seeds
+from experiments.core.store import labelled
+from experiments.figures.flow.trajectories.distances import (
+    GROUPS,
+    flow_distances,
+    leaf_names,
+    places,
+)
+from experiments.training.config import TrainingConfig
+from experiments.training.tasks import language_task
+from kadam_jax.members import grid
+
+FLOWS = {"paper": "discrete", "self-consistent": "continuous"}
+"""The flows beside the discrete run and their `bias_correction`."""
+
+Solvers = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Config(TrainingConfig):
+    """What is trained and solved.
+
+    Attributes:
+      learning_rate: η of the paper's panel and of Euler's method; one of learning_rates.
+      learning_rates: η that the agreement is compared over, rising.
+      b1: γ.
+      b2: β.
+      num_drawn: Parameters whose trajectories are drawn, chosen at random.
+      num_measured: Parameters that distances are taken over, chosen at random; all if there are no
+        more.
+      compared_steps: Steps N after which learning rates are compared, and of Euler's method.
+      early_steps: Steps after which the bias corrections are compared.
+      substeps: Substeps in a step of the exponential integrator.
+      reference_substeps: Its substeps where Euler's error and its own are taken.
+      euler_substeps: K of the paper's solver.
+    """
+
+    num_steps: int = 200
+    learning_rates: tuple[float, ...] = (1e-4, 3e-4, 1e-3)
+    b1: float = 0.9
+    b2: float = 0.999
+    num_drawn: int = 16
+    num_measured: int = 16384
+    compared_steps: int = 100
+    early_steps: int = 10
+    substeps: int = 8
+    reference_substeps: int = 16
+    euler_substeps: tuple[int, ...] = (1, 10, 100)
+
+    def __post_init__(self):
+        super().__post_init__()
+        rates = self.learning_rates
+        if len(rates) < 2 or min(np.diff([0, *rates])) <= 0:
+            raise ValueError(f"learning_rates must be two or more, rising, above 0, got {rates}")
+        if self.learning_rate not in rates:
+            raise ValueError(
+                f"learning_rate must be one of learning_rates={rates}, got {self.learning_rate}"
+            )
+        if min(self.steps_at_equal_time) < 1:
+            raise ValueError(
+                f"num_steps must be larger, got {self.num_steps}: at the smallest of "
+                f"learning_rates={rates} they don't last as long as one step at the largest"
+            )
+        for name in ("compared_steps", "early_steps"):
+            steps = getattr(self, name)
+            if not 1 <= steps <= self.num_steps:
+                raise ValueError(f"{name} must be from 1 to {self.num_steps=}, got {steps}")
+        for name in ("num_drawn", "num_measured"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    @property
+    def steps_at_equal_time(self) -> tuple[int, ...]:
+        """N of each learning rate at which Nη is what the smallest one comes to."""
+        time = self.num_steps * self.learning_rates[0]
+        return tuple(round(time / rate) for rate in self.learning_rates)
+
+    @property
+    def flows(self) -> Solvers:
+        """Options of `solve_flow` for both bias corrections."""
+        return {
+            name: {"method": "exponential", "substeps": self.substeps, "bias_correction": kind}
+            for name, kind in FLOWS.items()
+        }
+
+    @property
+    def solvers(self) -> Solvers:
+        """Options for the paper's flow: the reference, the solver of `flows`, Euler's by K."""
+        return {
+            "reference": self.flows["paper"] | {"substeps": self.reference_substeps},
+            "exponential": self.flows["paper"],
+            **{f"{k}": {"method": "euler", "substeps": k} for k in self.euler_substeps},
+        }
+
+
+def compute(config: Config, run: Run) -> xr.Dataset:
+    """A sweep over learning rates and one of solvers; then `analyse`."""
+    task = language_task(config.model, run.corpus, config.batch)
+
+    def sweep(name, num_steps, solvers, centre, rates):
+        fn = flow_distances(
+            task,
+            solvers,
+            centre,
+            num_steps=num_steps,
+            num_drawn=config.num_drawn,
+            num_measured=config.num_measured,
+            b1=config.b1,
+            b2=config.b2,
+            eps=config.eps,
+        )
+        members = grid(learning_rate=np.array(rates), seed=config.seeds)
+        return run.sweep(name, fn, members, chunk_size=config.chunk_size, grid_shape=True)
+
+    rate, rates = config.learning_rate, config.learning_rates
+    by_rate = sweep("learning_rates", config.num_steps, config.flows, "discrete", rates)
+    by_solver = sweep("solvers", config.compared_steps, config.solvers, "reference", [rate])
+    params, _ = jax.eval_shape(task.init, jax.random.key(0))
+    leaves = leaf_names(params)[places(params, config.num_drawn)]
+    return analyse(config, leaves, by_rate, by_solver)
+
+
+def analyse(
+    config: Config,
+    leaves: np.ndarray,
+    by_rate: Mapping[str, np.ndarray],
+    by_solver: Mapping[str, np.ndarray],
+) -> xr.Dataset:
+    """Trajectories, relative errors and what they depend on.
+
+    Args:
+      config: Names the members.
+      leaves: The array that each drawn parameter stands in.
+      by_rate: What `flow_distances` gives for `config.flows` with the discrete run as the centre,
+        each (num_rates, num_seeds, num_processes, ...).
+      by_solver: The same for `config.solvers` with the reference as the centre, one learning rate.
+
+    Returns:
+      The figure's dataset.
+    """
+    rates, last = np.array(config.learning_rates), config.compared_steps
+    moved = np.moveaxis(by_rate["moved"], 2, 0)
+    distance, displacement = (
+        by_rate[key].astype(float)[:, :, 1:].transpose(3, 2, 0, 1, 4)  # all but the discrete run
+        for key in ("distance", "displacement")
+    )
+    error = _ratio(distance, displacement)  # (num_groups, num_flows, num_rates, num_seeds, steps)
+    steps = np.array([np.full(len(rates), last), config.steps_at_equal_time])
+    compared = error[..., np.arange(len(rates)), :, steps]
+    early = distance[0, ..., config.early_steps]
+    to_reference, of_solvers = (
+        by_solver[key].astype(float)[0, :, :, 0].swapaxes(0, 1)
+        for key in ("distance", "displacement")
+    )
+    to_reference = _ratio(to_reference, of_solvers[1])  # (num_processes, num_seeds, steps)
+    to_discrete, _, of_exponential, *of_euler = to_reference
+    of_flow = ("flow", "learning_rate", "seed")
+    data = xr.Dataset(
+        {
+            "moved": (("process", "learning_rate", "seed", "step", "parameter"), moved),
+            "distance": ((*of_flow, "step"), distance[0] / rates[:, None, None]),
+            "error": (("group", *of_flow, "step"), error),
+            "compared": (("at", "learning_rate", "group", "flow", "seed"), compared),
+            "order": (("at", "group", "flow", "seed"), _slope(np.log(rates), np.log(compared))),
+            "early_ratio": (of_flow[1:], early[1] / early[0]),
+            "exponential_error": (("seed", "solver_step"), of_exponential),
+            "euler_error": (("substeps", "seed", "solver_step"), np.array(of_euler)),
+            "euler_over_distance": (
+                ("substeps", "seed"),
+                (of_euler / to_discrete)[..., -1],
+            ),
+        },
+        {
+            "process": ["discrete", *config.flows],
+            "flow": list(config.flows),
+            "group": list(GROUPS),
+            "learning_rate": rates,
+            "seed": np.array(config.seeds),
+            "step": np.arange(config.num_steps + 1),
+            "leaf": ("parameter", leaves),
+            "at": ["steps", "time"],
+            "steps": (("at", "learning_rate"), steps),
+            "substeps": np.array(config.euler_substeps),
+            "solver_step": np.arange(last + 1),
+            "end": list(ENDS),
+        },
+    )
+    numbers, labels = medians_over_seeds(_statistics(data))
+    return labelled(data.assign(numbers), LABELS | labels | END_LABEL)
+
+
+def _ratio(distance: np.ndarray, displacement: np.ndarray) -> np.ndarray:
+    """NaN where nothing has moved, at n = 0."""
+    return distance / np.where(displacement > 0, displacement, np.nan)
+
+
+def _slope(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Of the least-squares line through y, x along its second axis."""
+    x = x - x.mean()
+    return np.einsum("r,ar...->a...", x, y) / (x @ x)
+
+
+def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
+    """The numbers that the report states."""
+    last = data.solver_step[-1].item()
+    compared, order = data.compared.sel(at="steps"), data.order.sel(group="all")
+    stated = {
+        **{
+            f"{flow}_error_{group}_{rate:g}": (
+                compared.sel(flow=flow, group=group, learning_rate=rate),
+                f"{flow} flow, η = {rate:g}, {group}: relative error at n = {last}",
+            )
+            for flow in FLOWS
+            for group in GROUPS
+            for rate in data.learning_rate.values
+        },
+        **{
+            f"{flow}_order_{at}": (order.sel(at=at, flow=flow), f"{flow} flow: order in η, {what}")
+            for flow in FLOWS
+            for at, what in (("steps", "equal numbers of steps"), ("time", "equal times"))
+        },
+        **{
+            f"early_ratio_{rate:g}": (
+                data.early_ratio.sel(learning_rate=rate),
+                f"self-consistent over paper's early distance, η = {rate:g}",
+            )
+            for rate in data.learning_rate.values
+        },
+        **{
+            f"euler_{k}_over_distance": (
+                data.euler_over_distance.sel(substeps=k),
+                f"error of Euler's method, K = {k}, over the discrete run's distance at n = {last}",
+            )
+            for k in data.substeps.values
+        },
+        "solver_error": (
+            data.exponential_error[:, -1],
+            f"relative error of the exponential integrator at n = {last}",
+        ),
+    }
+    return {name: (*entry, "1") for name, entry in stated.items()}
+
+
+LABELS = {
+    "moved": ("θ - θ_0 of a drawn parameter", "1"),
+    "distance": ("root mean square of θ_discrete - θ_flow", "learning rate"),
+    "error": ("‖θ_discrete - θ_flow‖ / ‖θ_flow - θ_0‖", "1"),
+    "compared": ("relative error after equal numbers of steps, or equal times", "1"),
+    "order": ("slope of log(relative error) over log η", "1"),
+    "early_ratio": ("self-consistent flow's distance over the paper's, after early_steps", "1"),
+    "exponential_error": ("distance to the reference over ‖θ_flow - θ_0‖, of (a-d, f)", "1"),
+    "euler_error": ("distance to the reference over ‖θ_flow - θ_0‖", "1"),
+    "euler_over_distance": ("the same over the discrete run's, after compared_steps", "1"),
+    "process": ("discrete run or flow", "1"),
+    "flow": ("bias correction of the flow: the paper's, discrete, or self-consistent", "1"),
+    "group": ("parameters: all measured, those of them outside of the embedding, drawn", "1"),
+    "learning_rate": ("η", "1"),
+    "seed": ("seed", "1"),
+    "step": ("optimizer steps done, n", "step"),
+    "leaf": ("array that a drawn parameter stands in", "1"),
+    "at": ("what is equal between learning rates", "1"),
+    "steps": ("optimizer steps done where learning rates are compared", "step"),
+    "substeps": ("Euler's substeps K in a step", "1"),
+    "solver_step": ("optimizer steps done, n, where solvers are compared", "step"),
+}

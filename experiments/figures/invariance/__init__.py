@@ -1,0 +1,1 @@
+"""Scale-invariant weights and normalization layers (§4.1, §4.2)."""

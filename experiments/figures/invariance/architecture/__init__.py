@@ -1,0 +1,27 @@
+"""The image classifier's architecture (Fig. 10)."""
+
+from experiments.core.figure import Figure
+from experiments.core.questions import SCALE_INVARIANCE
+from experiments.figures.invariance.architecture import claims, plot
+from experiments.figures.invariance.architecture.run import Config, compute
+from models.cnn import CNNConfig
+
+FIGURE = Figure(
+    name="architecture",
+    title="The image classifier's architecture",
+    paper="Fig. 10",
+    question=SCALE_INVARIANCE,
+    caption="The CNN at {model.width:g} of the paper's width, drawn from the module: each box with "
+    "its output, side × side × channels, and how many parameters it has. Convolutions are 3 × 3 "
+    "with a border of 1 and a bias. What lies between the blocks is found from {num_images} random "
+    "images.",
+    presets={
+        "smoke": Config(model=CNNConfig(width=1 / 16), num_images=1),
+        "laptop": Config(),
+        "paper": Config(),
+    },
+    compute=compute,
+    plot=plot.plot,
+    claims=claims.CLAIMS,
+    minimum={"model.width": 1, "num_images": 2},
+)

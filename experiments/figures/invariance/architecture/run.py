@@ -1,0 +1,188 @@
+"""The image classifier's architecture, read from the model itself (Fig. 10).
+
+Layers, shapes and parameters are those of the module. What happens between its blocks is found by
+running it once on random images: every input is looked for among earlier outputs, pooled, and sums
+of two of them, pooled.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+from flax import nnx
+
+from experiments.core.config import FigureConfig
+from experiments.core.run import Run
+from experiments.core.store import labelled
+from models.cnn import CNN, IMAGE_SHAPE, Block, CNNConfig
+
+NONE = -1
+"""The second input of what has one."""
+
+
+@dataclass(frozen=True)
+class Config(FigureConfig):
+    """What is drawn.
+
+    Attributes:
+      model: The network.
+      num_images: Random images that tell what happens between the blocks.
+    """
+
+    model: CNNConfig = field(default_factory=CNNConfig)
+    num_images: int = 2
+
+    def __post_init__(self):
+        if self.num_images < 1:
+            raise ValueError(f"num_images must be at least 1, got {self.num_images}")
+
+
+class Layer(NamedTuple):
+    """A box of the diagram."""
+
+    kind: str
+    """"image", "convolution", "sum", "max-pool" or "linear"."""
+    description: str
+    """What its box says."""
+    side: int
+    """Pixels on each side of its output; 1 behind the last pooling."""
+    channels: int
+    """Of its output."""
+    num_parameters: int
+    """Its own, BatchNorm's included."""
+    inputs: tuple[int, ...]
+    """Places of the layers whose outputs it takes."""
+
+
+def compute(config: Config, run: Run) -> xr.Dataset:
+    """The network's layers in the order of the forward pass; `run` is not used."""
+    del run
+    model = CNN(config.model, rngs=nnx.Rngs(0))
+    model.eval()
+    images = jax.random.normal(jax.random.key(0), (config.num_images, *IMAGE_SHAPE))
+    layers = find_layers(model, images)
+    inputs = [(*layer.inputs, NONE, NONE)[:2] for layer in layers]
+    columns = {
+        name: [getattr(layer, name) for layer in layers]
+        for name in ("kind", "description", "side", "channels", "num_parameters")
+    }
+    data = xr.Dataset(
+        {name: ("layer", column) for name, column in columns.items()},
+        {"layer": np.arange(len(layers))},
+    )
+    data = data.assign(
+        first_input=("layer", [first for first, _ in inputs]),
+        second_input=("layer", [second for _, second in inputs]),
+        total_parameters=num_parameters(model),
+    )
+    return labelled(data, LABELS)
+
+
+LABELS = {
+    "layer": ("place in the forward pass", "1"),
+    "kind": ("kind of layer", "1"),
+    "description": ("what the layer does", "1"),
+    "side": ("pixels on each side of the output", "pixel"),
+    "channels": ("channels of the output", "1"),
+    "num_parameters": ("parameters of the layer, BatchNorm's included", "1"),
+    "first_input": ("place of the layer whose output it takes; -1 for none", "1"),
+    "second_input": ("place of the layer whose output is added; -1 for none", "1"),
+    "total_parameters": ("parameters of the network", "1"),
+}
+
+
+def num_parameters(module: nnx.Module) -> int:
+    """How many numbers are trained."""
+    return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(module, nnx.Param)))
+
+
+def find_layers(model: CNN, images: jax.Array) -> list[Layer]:
+    """The layers of a network in the order of its forward pass.
+
+    Args:
+      model: In evaluation mode.
+      images: (batch, 32, 32, 3), random.
+
+    Returns:
+      The layers; their parameters are all that the network has.
+
+    Raises:
+      ValueError: If a block's input is not made of earlier outputs by adding and pooling.
+    """
+    layers, outputs = [], []
+
+    def add(kind: str, text: str, output: jax.Array, parameters: int, *inputs: int) -> None:
+        _, side, _, channels = output.shape
+        layers.append(Layer(kind, text, side, channels, parameters, inputs))
+        outputs.append(output)
+
+    def lead_to(target: jax.Array) -> int:
+        """Adds the sum and the pooling between the latest output and `target`."""
+        inputs, window = _origin(outputs, target)
+        if len(inputs) > 1:
+            add("sum", "+", outputs[inputs[0]] + outputs[inputs[1]], 0, *inputs)
+        if window > 1:
+            add("max-pool", f"max-pool {window} × {window}", target, 0, len(layers) - 1)
+        return len(layers) - 1
+
+    add("image", "image", images, 0)
+    calls, features = forward(model, images)
+    for block, (x, y) in zip(model.blocks, calls, strict=True):
+        add("convolution", _description(block), y, num_parameters(block), lead_to(x))
+    last = lead_to(features)
+    rest = num_parameters(model) - sum(layer.num_parameters for layer in layers)
+    logits = model(images)[:, None, None]
+    add("linear", "linear", logits, rest, last)
+    return layers
+
+
+def forward(model: CNN, images: jax.Array) -> tuple[list[tuple[jax.Array, jax.Array]], jax.Array]:
+    """Every block's input and output, and the features, (batch, 1, 1, channels).
+
+    The forward pass is the model's own, on an object whose blocks write down what they are given
+    and whose last layer is the identity.
+    """
+    calls = []
+
+    def recorded(block):
+        def call(x):
+            calls.append((x, block(x)))
+            return calls[-1][1]
+
+        return call
+
+    channels = model.config.channels[-1]
+    watched = SimpleNamespace(
+        config=model.config,
+        blocks=[recorded(block) for block in model.blocks],
+        weights=jnp.eye(channels),
+        bias=jnp.zeros(channels),
+    )
+    features = type(model).__call__(watched, images)
+    return calls, features[:, None, None]
+
+
+def _description(block: Block) -> str:
+    height, width, *_ = block.kernel.shape
+    return f"convolution {height} × {width}, {type(block.norm).__name__}, ReLU"
+
+
+def _origin(outputs: Sequence[jax.Array], target: jax.Array) -> tuple[tuple[int, ...], int]:
+    """Which outputs, the latest and perhaps one more, are added up, and the window of the pooling
+    behind, that give `target`."""
+    *earlier, latest = range(len(outputs))
+    candidates = [(latest,), *((latest, other) for other in earlier)]
+    window = outputs[latest].shape[1] // target.shape[1]
+    for places in candidates:
+        terms = [outputs[place] for place in places]
+        if len({term.shape for term in terms}) > 1:
+            continue
+        pooled = nnx.max_pool(sum(terms), (window, window), (window, window))
+        if pooled.shape == target.shape and np.allclose(pooled, target, rtol=1e-4, atol=1e-5):
+            return places, window
+    raise ValueError(f"an input of shape {target.shape} is no sum of earlier outputs, pooled")

@@ -1,0 +1,53 @@
+"""One second moment for each query and key matrix (Fig. 9)."""
+
+from dataclasses import replace
+
+from experiments.core.figure import Figure
+from experiments.core.questions import SCALE_INVARIANCE
+from experiments.figures.invariance.coarse_graining import claims, plot
+from experiments.figures.invariance.coarse_graining.run import Config, compute
+from experiments.training.config import LAPTOP_MODEL, SMOKE_MODEL
+
+FIGURE = Figure(
+    name="coarse_graining",
+    title="One second moment for each query and key matrix",
+    paper="Fig. 9",
+    question=SCALE_INVARIANCE,
+    decided_by=("coarse-graining-harmless-for-the-loss",),
+    caption="nanoGPT with qk-norm ({model.num_layers} layers, {model.num_heads} heads, width "
+    "{model.width}) on the {corpus} corpus, η = {learning_rate:g}, (β, γ) = ({b2:g}, {b1:g}), "
+    "batch {batch}, dropout {model.dropout:g}, {num_seeds} seeds. Three runs from the same "
+    "weights: Adam; Adam whose second moment is the mean over each query and key matrix "
+    "(Assumption 2), on the same batches and dropout; and Adam on other batches and dropout, the "
+    "control. (a, d) {num_parameters} single entries of one seed. (b, c) Norm of the difference to "
+    "the first run over the norm of what that has moved since the start. (e) Loss of "
+    "{eval_batches} held-out batches. (f) Its difference to the first run's, and that of the "
+    "coarse-grained run's training loss (dropout on, mean of {eval_every} steps).",
+    presets={
+        "smoke": Config(
+            model=replace(SMOKE_MODEL, num_heads=2, qk_norm=True),
+            batch=2,
+            num_steps=40,
+            num_seeds=2,
+            num_parameters=4,
+            eval_every=10,
+            eval_batches=2,
+        ),
+        "laptop": Config(
+            model=replace(LAPTOP_MODEL, num_layers=2, num_heads=2, qk_norm=True), num_seeds=16
+        ),
+        "paper": Config(batch=64, num_steps=1000, chunk_size=1),
+    },
+    compute=compute,
+    plot=plot.plot,
+    claims=claims.CLAIMS,
+    minimum={
+        "model.num_layers": 2,
+        "model.width": 64,
+        "model.context": 32,
+        "batch": 8,
+        "num_steps": 400,
+        "num_seeds": 5,
+        "eval_batches": 16,
+    },
+)

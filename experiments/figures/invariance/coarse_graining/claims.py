@@ -1,0 +1,61 @@
+"""What the paper says of a second moment shared by a whole matrix, as rules."""
+
+import math
+
+import numpy as np
+
+from experiments.core.claims import Claim
+from experiments.core.stats import Estimate, mean_interval, median_over_seeds
+
+
+def _harm(run) -> Estimate:
+    """Mean difference in held-out loss at the end, in units of what another data order makes."""
+    loss = run.heldout_loss.isel(eval_step=-1)
+    plain = loss.sel(run="adam")
+    unit = np.sqrt(((loss.sel(run="reordered") - plain) ** 2).mean("seed"))
+    value, low, high = mean_interval((loss.sel(run="coarse") - plain) / unit)
+    return Estimate(float(value), float(low), float(high), run.sizes["seed"])
+
+
+CLAIMS: tuple[Claim, ...] = (
+    Claim(
+        id="coarse-graining-trajectories-agree",
+        figure="coarse_graining",
+        section="Assumption 2, Fig. 9",
+        statement="Trajectories with and without coarse-graining agree strongly.",
+        quantity="distance of all queries and keys between the two runs at the end, over how far "
+        "they have moved: median over seeds",
+        statistic=lambda run: median_over_seeds(
+            run.distance.sel(run="coarse", part="slices").isel(step=-1)
+        ),
+        accept=(0.0, 0.1),
+        reason="Lines that differ by a tenth of what they moved look like one.",
+        corrected_by="coarse-graining-harmless-for-the-loss",
+        correction="They part as soon as they move; it is the loss that ends where it would.",
+    ),
+    Claim(
+        id="coarse-graining-less-than-data-order",
+        figure="coarse_graining",
+        section="Assumption 2, Fig. 9",
+        statement="Coarse-graining changes trajectories little, less than chance does.",
+        quantity="distance of all queries and keys to the coarse-grained run at the end, over that "
+        "to a run with other batches and dropout: median over seeds",
+        statistic=lambda run: median_over_seeds(
+            run.distance.sel(run="coarse", part="slices").isel(step=-1)
+            / run.distance.sel(run="reordered", part="slices").isel(step=-1)
+        ),
+        accept=(-math.inf, 1.0),
+        reason="A change of the algorithm is small if a change of nothing but chance is larger.",
+    ),
+    Claim(
+        id="coarse-graining-harmless-for-the-loss",
+        figure="coarse_graining",
+        section="Assumption 2",
+        statement="Coarse-graining the second moment of queries and keys does not harm training.",
+        quantity="held-out loss with coarse-graining less that without, over the root mean square "
+        "difference that other batches and dropout make: mean over seeds",
+        statistic=_harm,
+        accept=(-1.0, 1.0),
+        reason="No more, on average, than what another order of the data does to a single run.",
+    ),
+)

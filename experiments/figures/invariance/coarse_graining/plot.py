@@ -1,0 +1,92 @@
+"""How runs with and without coarse-graining are drawn (Fig. 9 and its checks)."""
+
+import numpy as np
+import xarray as xr
+from matplotlib import axes, colormaps, figure
+
+from experiments.core import plot as plotting
+from experiments.core.stats import mean_interval
+from experiments.figures.invariance.coarse_graining.run import RUNS
+
+COLOURS = colormaps["tab20"].colors
+"""Of single parameters."""
+
+
+def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
+    """Trajectories as in the paper, distances beside chance, and the loss."""
+    canvas, grid = plotting.canvas(13, 7.2, nrows=2, ncols=3)
+    panels = (
+        lambda panel, data: _trajectories(panel, data, "coarse"),
+        lambda panel, data: _distances(panel, data, "slices"),
+        lambda panel, data: _distances(panel, data, "others"),
+        lambda panel, data: _trajectories(panel, data, "reordered"),
+        _losses,
+        _differences,
+    )
+    plotting.draw_panels(grid, dataset, panels)
+    for panel in grid.flat:
+        panel.set_xlabel("step n")
+    return {"": canvas}
+
+
+def _trajectories(panel: axes.Axes, data: xr.Dataset, other: str) -> str:
+    first = data.trajectory.isel(seed=0)
+    for run in ("adam", other):
+        label, _, line = RUNS[run]
+        for place, values in enumerate(first.sel(run=run).transpose("parameter", "step")):
+            panel.plot(first.step, values, line, color=COLOURS[place % len(COLOURS)], linewidth=1)
+        panel.plot([], [], line, color="0.3", label=label)
+    top, bottom = first.max().item(), first.min().item()
+    span = top - bottom
+    panel.set(ylabel="$W_{ij}$")
+    plotting.set_heights(panel, bottom - 0.05 * span, top + 0.25 * span)
+    panel.legend(loc="upper left", ncols=2)
+    return f"{first.sizes['parameter']} entries of queries and keys, one seed"
+
+
+def _distances(panel: axes.Axes, data: xr.Dataset, part: str) -> str:
+    for run in ("coarse", "reordered"):
+        label, colour, line = RUNS[run]
+        values = data.distance.sel(run=run, part=part)
+        ends = values.min("seed"), values.mean("seed"), values.max("seed")
+        plotting.band(panel, data.step, *ends, color=colour, linestyle=line, label=label)
+    panel.set(ylabel="distance from Adam / displacement", ylim=(0, None))
+    panel.legend(loc="lower right")
+    where = {"slices": "queries and keys", "others": "all other parameters"}[part]
+    return f"{where}: mean and range over seeds"
+
+
+def _losses(panel: axes.Axes, data: xr.Dataset) -> str:
+    for run, (label, colour, line) in RUNS.items():
+        values = data.heldout_loss.sel(run=run)
+        panel.plot(data.eval_step, values.mean("seed"), line, color=colour, label=label)
+    panel.set(ylabel="held-out loss (nat/token)")
+    panel.legend(loc="upper right")
+    return "held-out loss, mean over seeds"
+
+
+def _differences(panel: axes.Axes, data: xr.Dataset) -> str:
+    series = (
+        ("heldout_loss", "reordered", "", {"fmt": "o-"}),
+        ("heldout_loss", "coarse", "", {"fmt": "o-"}),
+        ("training_loss", "coarse", ", training", {"fmt": "s--", "mfc": "white"}),
+    )
+    shift = 0.12 * (data.eval_step[0].item())  # intervals side by side
+    for place, (loss, run, what, style) in enumerate(series):
+        label, colour, _ = RUNS[run]
+        difference = data[loss].sel(run=run) - data[loss].sel(run="adam")
+        ends = np.array([mean_interval(at) for at in difference.transpose("eval_step", "seed")])
+        panel.errorbar(
+            data.eval_step + (place - 1) * shift,
+            ends[:, 0],
+            np.diff(ends[:, [1, 0, 2]]).T,
+            color=colour,
+            label=label + what,
+            capsize=2,
+            markersize=4,
+            **style,
+        )
+    panel.axhline(0, color="black", linewidth=0.8)
+    panel.set(ylabel="loss less Adam's (nat/token)")
+    panel.legend(loc="lower right")
+    return "paired differences: mean and 95% interval"

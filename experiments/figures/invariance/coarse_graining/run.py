@@ -1,0 +1,255 @@
+"""One second moment for a whole query or key matrix: is Assumption 2 harmless? (Fig. 9).
+
+Three runs side by side from the same weights: Adam, Adam with coarse-graining on the same batches
+and dropout, and Adam again on others, which says how much a difference means.
+
+Queries and keys end as far from Adam's as those have moved at all. The loss falls a little later
+with coarse-graining and ends where it does without.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import xarray as xr
+
+from experiments.core.run import Run
+from experiments.core.stats import END_LABEL, ENDS, means_over_seeds
+from experiments.core.store import labelled
+from experiments.figures.invariance.queries_and_keys import others, stacked
+from experiments.training.config import TrainingConfig
+from experiments.training.tasks import Task, language_task
+from kadam_jax.invariance import scale_by_coarse_grained_normalization
+from models.nanogpt import GPTConfig
+
+RUNS = {
+    "adam": ("Adam", "black", "-"),
+    "coarse": ("coarse-grained", "tab:red", "--"),
+    "reordered": ("Adam, other batches", "tab:blue", ":"),
+}
+"""Label, colour and line of every run."""
+
+QUERIES_AND_KEYS = np.array([True, True, False]).reshape(3, 1, 1)
+"""Of a (width, 3, heads, head_size) leaf."""
+PARTS = ("slices", "others")
+
+
+@dataclass(frozen=True)
+class Config(TrainingConfig):
+    """What is trained.
+
+    Attributes:
+      b1: γ.
+      b2: β.
+      num_parameters: Single entries of queries and keys whose trajectories are kept.
+      eval_every: Steps between two evaluations, a divisor of num_steps.
+      eval_batches: Held-out batches in an evaluation, the same in all of them.
+    """
+
+    model: GPTConfig = field(default_factory=lambda: GPTConfig(qk_norm=True))
+    b1: float = 0.9
+    b2: float = 0.999
+    num_parameters: int = 16
+    eval_every: int = 50
+    eval_batches: int = 16
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name in ("num_parameters", "eval_batches"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.eval_every < 1 or self.num_steps % self.eval_every:
+            raise ValueError(
+                f"eval_every must divide num_steps={self.num_steps}, got {self.eval_every}"
+            )
+
+
+def compute(config: Config, run: Run) -> xr.Dataset:
+    """One sweep over seeds, all three runs in each member; then `analyse`."""
+    task = language_task(config.model, run.corpus, config.batch)
+    seeds = {"seed": np.array(config.seeds)}
+    trained = run.sweep("runs", member(config, task), seeds, chunk_size=config.chunk_size)
+    return analyse(config, trained)
+
+
+def optimizer(config: Config, coarse: jax.Array) -> optax.GradientTransformation:
+    """Adam, its second moment shared within each query and key matrix if `coarse`, traced."""
+    return optax.chain(
+        scale_by_coarse_grained_normalization(
+            lambda path, leaf: (0, 3) if path.endswith("qkv") else (),
+            config.b1,
+            config.b2,
+            config.eps,
+            where=lambda path, leaf: coarse & QUERIES_AND_KEYS if path.endswith("qkv") else True,
+        ),
+        optax.scale_by_learning_rate(config.learning_rate),
+    )
+
+
+def member(config: Config, task: Task) -> Callable[[Mapping], dict[str, jax.Array]]:
+    """A member function: the three runs in step.
+
+    Args:
+      config: Of the optimizer and of what is kept.
+      task: What is trained.
+
+    Returns:
+      A function of a member with `seed` to `loss` (num_steps, 3), of the training batches;
+      `trajectory` (num_steps, 3, num_parameters), parameters after each step; `distance` and
+      `moved` (num_steps, 3, 2), norms over the queries and keys and over all else of the difference
+      to the first run and to the initial weights; and `heldout_loss` (num_evals, 3).
+    """
+
+    def fn(member):
+        init_key, run_key = jax.random.split(jax.random.key(member["seed"]))
+        other_key, heldout_key = jax.random.split(jax.random.fold_in(run_key, config.num_steps))
+        params, model_state = task.init(init_key)
+        runs = jnp.array([False, True, False]), jnp.stack([run_key, run_key, other_key])
+        heldout = jax.vmap(task.sample_heldout)(jax.random.split(heldout_key, config.eval_batches))
+        kept = chosen_entries(config, stacked(params))
+
+        def start(coarse, run_key):
+            return params, model_state, optimizer(config, coarse).init(params)
+
+        def step(coarse, run_key, carry, index):
+            params, model_state, opt_state = carry
+            sample_key, dropout_key = jax.random.split(jax.random.fold_in(run_key, index))
+            (loss, model_state), grads = jax.value_and_grad(task.loss, has_aux=True)(
+                params, model_state, task.sample(sample_key), dropout_key
+            )
+            updates, opt_state = optimizer(config, coarse).update(grads, opt_state, params)
+            return (optax.apply_updates(params, updates), model_state, opt_state), loss
+
+        def step_all(carry, index):
+            carry, loss = jax.vmap(step, (0, 0, 0, None))(*runs, carry, index)
+            after = carry[0]
+            first = jax.tree.map(lambda x: x[:1], after)
+            return carry, {
+                "loss": loss,
+                "trajectory": jax.vmap(stacked)(after)[:, *kept],
+                "distance": _norms(after, first),
+                "moved": _norms(after, jax.tree.map(lambda x: x[None], params)),
+            }
+
+        def evaluate(carry):
+            def of_run(params, model_state):
+                losses = jax.lax.map(lambda b: task.evaluate(params, model_state, b), heldout)
+                return losses.mean()
+
+            return jax.vmap(of_run)(*carry[:2])
+
+        def until_evaluation(carry, indices):
+            carry, records = jax.lax.scan(step_all, carry, indices)
+            return carry, (records, evaluate(carry))
+
+        indices = jnp.arange(config.num_steps).reshape(-1, config.eval_every)
+        _, (records, heldout_loss) = jax.lax.scan(until_evaluation, jax.vmap(start)(*runs), indices)
+        records = {name: x.reshape(config.num_steps, *x.shape[2:]) for name, x in records.items()}
+        return records | {"heldout_loss": heldout_loss}
+
+    return fn
+
+
+def chosen_entries(config: Config, slices: jax.Array) -> tuple[np.ndarray, ...]:
+    """Places of single entries among all slices, at random, the same for all members."""
+    flat = np.random.default_rng(0).choice(slices.size, config.num_parameters, replace=False)
+    return np.unravel_index(flat, slices.shape)
+
+
+def _norms(trees: Mapping, origin: Mapping) -> jax.Array:
+    """Norms of trees less `origin`, over both parts, shape (num_runs, 2)."""
+    differences = jax.tree.map(jnp.subtract, trees, origin)
+
+    def of_parts(tree):
+        return jnp.stack([optax.tree.norm(part(tree)) for part in (stacked, others)])
+
+    return jax.vmap(of_parts)(differences)
+
+
+def analyse(config: Config, trained: Mapping[str, np.ndarray]) -> xr.Dataset:
+    """Trajectories and losses of all three runs, and the distances between them.
+
+    Args:
+      config: Names the seeds.
+      trained: What `member`'s function returns, seeds first.
+
+    Returns:
+      The figure's dataset.
+    """
+    last = np.arange(config.eval_every, config.num_steps + 1, config.eval_every)
+    moved = trained["moved"][:, :, :1]  # of the first run
+    data = xr.Dataset(
+        {
+            "loss": (("seed", "step", "run"), trained["loss"]),
+            "trajectory": (("seed", "step", "run", "parameter"), trained["trajectory"]),
+            "moved": (("seed", "step", "run", "part"), trained["moved"]),
+            "distance": (("seed", "step", "run", "part"), trained["distance"] / moved),
+            "heldout_loss": (("seed", "eval_step", "run"), trained["heldout_loss"]),
+        },
+        {
+            "seed": np.array(config.seeds),
+            "step": np.arange(1, config.num_steps + 1),
+            "eval_step": last,
+            "run": list(RUNS),
+            "part": list(PARTS),
+            "parameter": np.arange(trained["trajectory"].shape[-1]),
+            "end": list(ENDS),
+        },
+    )
+    blocks = data.loss.coarsen(step=config.eval_every).mean()
+    data["training_loss"] = blocks.drop_vars("step").rename(step="eval_step")
+    numbers, labels = means_over_seeds(_statistics(data))
+    return labelled(data.assign(numbers), LABELS | labels | END_LABEL)
+
+
+def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
+    distance, loss = data.distance.isel(step=-1), data.heldout_loss.isel(eval_step=-1)
+    training = data.training_loss.isel(eval_step=-1)
+    return (
+        {
+            f"distance_{run}_{part}": (
+                distance.sel(run=run, part=part),
+                f"{RUNS[run][0]}: distance from Adam over its displacement at the end, {where}",
+                "1",
+            )
+            for run in ("coarse", "reordered")
+            for part, where in (("slices", "queries and keys"), ("others", "all other parameters"))
+        }
+        | {
+            f"harm_{run}": (
+                loss.sel(run=run) - loss.sel(run="adam"),
+                f"held-out loss at the end, {RUNS[run][0]} less Adam",
+                "nat/token",
+            )
+            for run in ("coarse", "reordered")
+        }
+        | {
+            "training_harm_coarse": (  # the control's batches are others, so nothing is paired
+                training.sel(run="coarse") - training.sel(run="adam"),
+                "training loss of the last steps, coarse-grained less Adam",
+                "nat/token",
+            )
+        }
+    )
+
+
+LABELS = {
+    "loss": ("mean cross-entropy of the training batch", "nat/token"),
+    "trajectory": ("value of a single entry of a query or key matrix", "1"),
+    "moved": ("norm of θ_n - θ_0", "1"),
+    "distance": ("distance from the first run over how far that has moved", "1"),
+    "training_loss": (
+        "mean cross-entropy of the eval_every batches before",
+        "nat/token",
+    ),
+    "heldout_loss": ("mean cross-entropy of held-out batches", "nat/token"),
+    "run": ("run", "1"),
+    "seed": ("seed", "1"),
+    "step": ("optimizer steps done, n", "step"),
+    "eval_step": ("optimizer steps done, n", "step"),
+    "part": ("queries and keys, or all other parameters", "1"),
+    "parameter": ("place among the entries that were drawn", "1"),
+}

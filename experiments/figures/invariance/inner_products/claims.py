@@ -1,0 +1,118 @@
+"""What the paper says of inner products with gradients of other steps, as rules."""
+
+import math
+
+import numpy as np
+import xarray as xr
+
+from experiments.core.claims import Claim
+from experiments.core.stats import median_over_seeds
+
+LAST_STEPS = 10
+"""Where n is near N, and the products should be near 0."""
+LATE_STEPS = 100
+"""Ten times momentum's memory 1/(1-γ): gradients' correlation over longer times has no part."""
+
+
+def _sizes(run: xr.Dataset, name: str) -> xr.DataArray:
+    """Root mean square over steps and slices, for every network and seed."""
+    return np.sqrt((run[name] ** 2).mean(("step", "slice")))
+
+
+def _end_over_all(run: xr.Dataset) -> xr.DataArray:
+    inner = np.sqrt((run.inner.sel(network="qk_norm") ** 2).mean("slice"))
+    return inner.isel(step=slice(-LAST_STEPS, None)).mean("step") / inner.mean("step")
+
+
+def _mean_over_own(run: xr.Dataset) -> xr.DataArray:
+    late = run.sel(network="qk_norm").isel(step=slice(-LATE_STEPS, None))
+    return late.cosine.mean(("step", "slice")) / late.own_share.mean(("step", "slice"))
+
+
+CLAIMS: tuple[Claim, ...] = (
+    Claim(
+        id="inner-products-less-with-qk-norm",
+        figure="inner_products",
+        section="App. G, Fig. 8",
+        statement="⟨W_N, g_n⟩ is less negligible without qk-norm than with it.",
+        quantity="root mean square cosine of W_N and g_n, all n, with qk-norm over without: median "
+        "over seeds",
+        statistic=lambda run: median_over_seeds(
+            _sizes(run, "cosine").sel(network="qk_norm")
+            / _sizes(run, "cosine").sel(network="no_qk_norm")
+        ),
+        accept=(-math.inf, 0.5),
+        reason="A factor of two is the least that a figure on a linear axis would show.",
+    ),
+    Claim(
+        id="inner-products-vanish-towards-the-end",
+        figure="inner_products",
+        section="App. G, Fig. 8",
+        statement="With qk-norm the inner product converges to 0 as n → N.",
+        quantity=f"mean root mean square of ⟨W_N, g_n⟩ over the last {LAST_STEPS} steps, over that "
+        "of all steps, with qk-norm: median over seeds",
+        statistic=lambda run: median_over_seeds(_end_over_all(run)),
+        accept=(-math.inf, 0.1),
+        reason="W moves by some η a step and entry: a hundredth of the run before the end it is "
+        "within a few hundredths of where it ends.",
+        corrected_by="inner-products-less-with-qk-norm",
+        correction="It does as 1-γ^(N-n) does: within the last few times 1/(1-γ) steps alone.",
+    ),
+    Claim(
+        id="assumption-1-chance",
+        figure="inner_products",
+        section="Assumption 1",
+        statement="Inner products with gradients of earlier steps are negligible under qk-norm.",
+        quantity="root mean square cosine of W_N and g_n over 1/√entries, with qk-norm: median "
+        "over seeds",
+        statistic=lambda run: median_over_seeds(
+            _sizes(run, "cosine").sel(network="qk_norm") / run.chance
+        ),
+        accept=(-math.inf, 1.5),
+        reason="1 is what independent random directions have; half as much again is left to what "
+        "gradients of neighbouring steps share.",
+        correction="They are not chance: W_N has moved against g_n itself, by momentum.",
+    ),
+    Claim(
+        id="inner-products-are-momentums",
+        figure="inner_products",
+        section="Assumption 1",
+        statement="⟨W_N, g_n⟩ is negative on average, by what g_n itself has put into W_N: "
+        "-η(1-γ^(N-n))⟨g_n, g_n/√v_n⟩.",
+        quantity=f"mean cosine of W_N and g_n over slices and the last {LATE_STEPS} steps, over "
+        "the cosine that this makes, with qk-norm: median over seeds",
+        statistic=lambda run: median_over_seeds(_mean_over_own(run)),
+        accept=(0.85, 1.15),
+        reason="What the factor (1+γ)/(1-γ) of norm_dynamics is given, which has the same source: "
+        "a seventh is left to gradients of different steps being correlated.",
+        correction="Negative they are, and just so near the end, where gradients of other steps "
+        "have had no time; further back correlated gradients take a part of it back.",
+    ),
+    Claim(
+        id="lemma-2-orthogonal-gradients",
+        figure="inner_products",
+        section="Lemma 2",
+        statement="A scale-invariant weight is orthogonal to its own gradient.",
+        quantity="largest |cosine| of W_n and g_n over steps and slices, with a vanishing ε of "
+        "qk-norm: median over seeds",
+        statistic=lambda run: median_over_seeds(abs(run.exact_cosine).max(("exact_step", "slice"))),
+        accept=(0.0, 1e-4),
+        reason="float32 keeps seven digits and a backward pass loses two or three of them; without "
+        "the lemma cosines are some hundredths.",
+    ),
+    Claim(
+        id="radial-term-negligible",
+        figure="inner_products",
+        section="Theorem 2, App. J",
+        statement="By Assumption 1 the radial term -2⟨W, u⟩ may be dropped beside η‖u‖².",
+        quantity="|2⟨W_n, u_n⟩| over η‖u_n‖², with qk-norm: median over slices and steps, then "
+        "over seeds",
+        statistic=lambda run: median_over_seeds(
+            abs(run.radial_share.sel(network="qk_norm")).median("step")
+        ),
+        accept=(-math.inf, 0.1),
+        reason="A term is dropped beside one ten times as large.",
+        correction="Cosines are small, but ‖W‖ is large beside η‖u‖. For gradients that are noise "
+        "the term is 2γ/(1-γ) times the one that is kept: see norm_dynamics.",
+    ),
+)

@@ -1,0 +1,272 @@
+"""⟨W_N, g_n⟩ of queries and keys over a run: is Assumption 1 true? (Fig. 8).
+
+The run is made twice, W_N being known in the second, so that no gradient is ever kept.
+
+The products themselves, which the paper draws, are hardly smaller with qk-norm than without; their
+cosines are a third. What is left is more than chance: W_n is orthogonal to g_n, but by step N the
+weights have moved by -η(1-γ^(N-n)) g_n/√v_n and, where gradients of different steps are correlated,
+by more or less. This is why the term -2⟨W, u⟩, which the assumption drops, is the larger one.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import xarray as xr
+
+from experiments.core.run import Run
+from experiments.core.stats import END_LABEL, ENDS, means_over_seeds
+from experiments.core.store import labelled
+from experiments.figures.invariance.queries_and_keys import inner, stacked
+from experiments.training.config import TrainingConfig
+from experiments.training.tasks import Task, language_task
+from experiments.training.train import train_member
+from kadam_jax.invariance import radial_inner_products
+from kadam_jax.optimizer import scale_by_kadam
+from models.nanogpt import GPTConfig
+
+NETWORKS = {"qk_norm": ("qk-norm", "tab:blue"), "no_qk_norm": ("no qk-norm", "tab:red")}
+"""Label and colour of every network."""
+
+EXACT_EPS = 1e-12
+"""qk-norm's ε where Lemma 2 is to hold to rounding."""
+
+
+@dataclass(frozen=True)
+class Config(TrainingConfig):
+    """What is trained.
+
+    Attributes:
+      num_steps: N.
+      b1: γ.
+      b2: β.
+      exact_steps: Steps of the run whose qk-norm has an ε of next to nothing.
+    """
+
+    num_steps: int = 1000
+    b1: float = 0.9
+    b2: float = 0.999
+    exact_steps: int = 100
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not 1 <= self.exact_steps <= self.num_steps:
+            raise ValueError(
+                f"exact_steps must be from 1 to num_steps={self.num_steps}, got {self.exact_steps}"
+            )
+
+    @property
+    def networks(self) -> dict[str, GPTConfig]:
+        """The networks, by name."""
+        return {
+            "qk_norm": replace(self.model, qk_norm=True),
+            "no_qk_norm": replace(self.model, qk_norm=False),
+        }
+
+
+def compute(config: Config, run: Run) -> xr.Dataset:
+    """Two sweeps over seeds, with and without qk-norm, and a short one for Lemma 2."""
+    seeds = {"seed": np.array(config.seeds)}
+
+    def sweep(name: str, model: GPTConfig, num_steps: int) -> dict[str, np.ndarray]:
+        task = language_task(model, run.corpus, config.batch)
+        fn = member(config, task, num_steps)
+        return run.sweep(name, fn, seeds, chunk_size=config.chunk_size)
+
+    trained = {
+        name: sweep(name, model, config.num_steps) for name, model in config.networks.items()
+    }
+    exact_model = replace(config.model, qk_norm=True, qk_norm_eps=EXACT_EPS)
+    exact = sweep("exact", exact_model, config.exact_steps)
+    return analyse(config, trained, exact)
+
+
+def member(config: Config, task: Task, num_steps: int) -> Callable[..., dict[str, jax.Array]]:
+    """A member function: both passes and what is taken from the second.
+
+    Args:
+      config: Of the optimizer.
+      task: What is trained.
+      num_steps: N.
+
+    Returns:
+      A function of a member with `seed` to what `_products` returns, each of shape (num_steps,
+      num_slices), and `repeat_error`, the largest difference of both passes' W_N.
+    """
+
+    def fn(member):
+        def one_pass(end, _):
+            optimizer = optax.chain(
+                _observed_adam(config, end), optax.scale_by_learning_rate(config.learning_rate)
+            )
+            result = train_member(
+                task,
+                optimizer,
+                seed=member["seed"],
+                num_steps=num_steps,
+                read=lambda opt_state: opt_state[0].products,
+            )
+            end = stacked(result.params)
+            return end, (end, result.read)
+
+        params = jax.eval_shape(task.init, jax.random.key(0))[0]
+        unknown = jnp.zeros(jax.eval_shape(stacked, params).shape)
+        # One program for both passes: two would differ in rounding, which training amplifies.
+        _, (ends, reads) = jax.lax.scan(one_pass, unknown, length=2)
+        second = {name: array[1] for name, array in reads.items()}
+        return second | {"repeat_error": jnp.abs(ends[1] - ends[0]).max()}
+
+    return fn
+
+
+class _ObservedState(NamedTuple):
+    adam: optax.OptState
+    normalise: optax.OptState  # of Adam with γ = 0: g/√v
+    products: dict[str, jax.Array]
+
+
+def _observed_adam(config: Config, end: jax.Array) -> optax.GradientTransformation:
+    """Adam that keeps each step's products with the weights and with `end`."""
+    adam, normalise = (
+        scale_by_kadam(1, (b1,), (config.b2,), config.eps) for b1 in (config.b1, 0.0)
+    )
+
+    def products(params, g, u, normalised):
+        return _products(config.learning_rate, end, *map(stacked, (params, g, u, normalised)))
+
+    def init(params):
+        empty = jax.tree.map(jnp.zeros_like, params)
+        return _ObservedState(
+            adam.init(params), normalise.init(params), products(params, empty, empty, empty)
+        )
+
+    def update(updates, state, params):
+        u, adam_state = adam.update(updates, state.adam)
+        normalised, normalise_state = normalise.update(updates, state.normalise)
+        return u, _ObservedState(
+            adam_state, normalise_state, products(params, updates, u, normalised)
+        )
+
+    return optax.GradientTransformation(init, update)
+
+
+def _products(learning_rate, end, w, g, u, normalised) -> dict[str, jax.Array]:
+    """What a step has to do with W_N = `end` and with its own W_n, one for each slice.
+
+    Args:
+      learning_rate: η.
+      end, w, g, u, normalised: W_N, W_n, g_n, u_n and g_n/√v_n, (num_slices, width, head_size).
+
+    Returns:
+      `inner` ⟨W_N, g_n⟩; the cosines `cosine` (W_N and g_n), `own_cosine` (W_n and g_n) and
+      `update_cosine` (W_N and u_n); `own_share`, the cosine of W_N and g_n that -η g_n/√v_n in W_N
+      makes; `growth` η‖u_n‖² and `radial` -2⟨W_n, u_n⟩.
+    """
+
+    with_end = radial_inner_products(end, g, axes=(1, 2))
+    norms = jnp.sqrt(inner(end, end) * inner(g, g))
+    return {
+        "inner": with_end.inner,
+        "cosine": with_end.cosine,
+        "own_cosine": radial_inner_products(w, g, axes=(1, 2)).cosine,
+        "update_cosine": radial_inner_products(end, u, axes=(1, 2)).cosine,
+        "own_share": -learning_rate * inner(g, normalised) / jnp.where(norms == 0, jnp.inf, norms),
+        "growth": learning_rate * inner(u, u),
+        "radial": -2 * inner(w, u),
+    }
+
+
+def analyse(
+    config: Config,
+    trained: Mapping[str, Mapping[str, np.ndarray]],
+    exact: Mapping[str, np.ndarray],
+) -> xr.Dataset:
+    """Products over steps and what they come to.
+
+    Args:
+      config: Names the networks.
+      trained: For each network what `member`'s function returns, seeds first.
+      exact: The same of the short run.
+
+    Returns:
+      The figure's dataset.
+    """
+    runs = {
+        key: np.stack([arrays[key] for arrays in trained.values()])
+        for key in next(iter(trained.values()))
+    }
+    dims = ("network", "seed", "step", "slice")
+    data = xr.Dataset(
+        {name: (dims, array) for name, array in runs.items() if array.ndim == len(dims)}
+        | {
+            "repeat_error": (dims[:2], runs["repeat_error"]),
+            "exact_cosine": (("seed", "exact_step", "slice"), exact["own_cosine"]),
+            "chance": ((), (config.model.width * config.model.head_size) ** -0.5),
+            "noise_share": ((), 2 * config.b1 / (1 - config.b1)),
+        },
+        {
+            "network": list(trained),
+            "seed": np.array(config.seeds),
+            "step": np.arange(config.num_steps),
+            "exact_step": np.arange(config.exact_steps),
+            "slice": np.arange(runs["inner"].shape[-1]),
+            "end": list(ENDS),
+        },
+    )
+    # By step N momentum has let through 1 - γ^(N-n) of g_n.
+    data["own_share"] *= 1 - config.b1 ** (config.num_steps - data.step)
+    data["radial_share"] = abs(data.radial / data.growth.where(data.growth != 0)).median("slice")
+    numbers, labels = means_over_seeds(_statistics(data))
+    return labelled(data.assign(numbers), LABELS | labels | END_LABEL)
+
+
+def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
+    over, statistics = ("step", "slice"), {}
+    for network, (label, _) in NETWORKS.items():
+        run = data.sel(network=network)
+        total = (run.radial.sum("step") / run.growth.sum("step")).median("slice")
+        named = {
+            "inner": (abs(run.inner).median(over), "median |⟨W_N, g_n⟩|"),
+            "cosine": (_size(run.cosine), "root mean square cosine of W_N and g_n"),
+            "mean_cosine": (run.cosine.mean(over), "mean cosine of W_N and g_n"),
+            "mean_own_share": (run.own_share.mean(over), "what g_n's own part in W_N makes of it"),
+            "own_cosine": (_size(run.own_cosine), "root mean square cosine of W_n and g_n"),
+            "update_cosine": (_size(run.update_cosine), "root mean square cosine of W_N and u_n"),
+            "radial": (total, "sum of -2⟨W_n, u_n⟩ over that of η‖u_n‖², median over slices"),
+        }
+        statistics |= {
+            f"{name}_{network}": (values, f"{what}, {label}", "1")
+            for name, (values, what) in named.items()
+        }
+    largest = abs(data.exact_cosine).max(("exact_step", "slice"))
+    what = f"largest |cosine| of W_n and g_n, ε of qk-norm {EXACT_EPS:g}"
+    return statistics | {"largest_exact": (largest, what, "1")}
+
+
+def _size(values: xr.DataArray) -> xr.DataArray:
+    return np.sqrt((values**2).mean(("step", "slice")))
+
+
+LABELS = {
+    "inner": ("⟨W_N, g_n⟩ of a query or key matrix", "1"),
+    "cosine": ("cosine of W_N and g_n", "1"),
+    "own_cosine": ("cosine of W_n and g_n", "1"),
+    "update_cosine": ("cosine of W_N and u_n", "1"),
+    "own_share": ("cosine of W_N and g_n that g_n's own part in W_N makes", "1"),
+    "growth": ("η‖u_n‖²", "1"),
+    "radial": ("-2⟨W_n, u_n⟩", "1"),
+    "noise_share": ("-2⟨W_n, u_n⟩ over η‖u_n‖² for gradients that are noise, 2γ/(1-γ)", "1"),
+    "radial_share": ("|2⟨W_n, u_n⟩| over η‖u_n‖², median over slices", "1"),
+    "exact_cosine": ("cosine of W_n and g_n where qk-norm's ε is next to nothing", "1"),
+    "repeat_error": ("largest difference between W_N of both passes", "1"),
+    "chance": ("root mean square cosine of random directions, 1/√entries", "1"),
+    "network": ("network", "1"),
+    "seed": ("seed", "1"),
+    "step": ("optimizer steps done before, n", "step"),
+    "exact_step": ("optimizer steps done before, n", "step"),
+    "slice": ("place among the queries and keys of all layers and heads", "1"),
+}

@@ -1,0 +1,60 @@
+"""2-Adam with γ₂ = 0 beside Adam with a normalisation layer (not in the paper)."""
+
+from dataclasses import replace
+
+from experiments.core.figure import Figure
+from experiments.core.questions import SCALE_INVARIANCE
+from experiments.figures.invariance.two_adam_analogy import claims, plot
+from experiments.figures.invariance.two_adam_analogy.run import Config, compute
+from experiments.training.config import LAPTOP_MODEL, SMOKE_MODEL
+
+FIGURE = Figure(
+    name="two_adam_analogy",
+    title="2-Adam with γ₂ = 0 beside Adam with a normalisation layer",
+    paper="not in the paper",
+    question=SCALE_INVARIANCE,
+    caption="Does a normalisation layer do to Adam what a second stage with γ₂ = 0 and β₂ = "
+    "1/(1+2λη) does? nanoGPT ({model.num_layers} layers, {model.num_heads} heads, width "
+    "{model.width}) on the {corpus} corpus, (β, γ) = ({b2:g}, {b1:g}), batch {batch}, {num_seeds} "
+    "seeds; queries and keys alone decay, λ = 0 or 1/(2λη) = {averaging_steps} steps. Along Adam "
+    "with qk-norm, η = {learning_rate:g}: (a) ‖W‖² of every head's query and key over the moving "
+    "average of ‖u‖² (at λ = 0 the sum, β₂ = 1) that it is said to be, which begins at 0; (b) ‖W‖ "
+    "times the scale that a coarse-grained second stage gives the same u, relative to its value "
+    "after the middle: a constant would be a learning rate (at λ = 0 β₂ → 1, a running mean); (c) "
+    "cosine of u with the elementwise second stage's output, 1 for a scale. Then {num_steps} steps "
+    "of training from the same weights: (d, e) held-out loss at the end against η; (f) what each "
+    "gains over Adam, paired by seed, each at the learning rate that is best on the other seeds. "
+    "Medians with the seeds' range; in (f) means with 95% intervals. Second page: training losses, "
+    "running means, medians over seeds.",
+    presets={
+        "smoke": Config(
+            model=replace(SMOKE_MODEL, num_heads=2),
+            batch=2,
+            num_steps=20,
+            num_seeds=2,
+            learning_rates=(1e-3, 1e-2),
+            averaging_steps=4,
+            norm_steps=40,
+            eval_batches=2,
+        ),
+        "laptop": Config(model=replace(LAPTOP_MODEL, num_heads=4)),
+        "paper": Config(
+            batch=64,
+            num_steps=3000,
+            norm_steps=3000,
+            eval_batches=200,
+            chunk_size=1,
+        ),
+    },
+    compute=compute,
+    plot=plot.plot,
+    claims=claims.CLAIMS,
+    minimum={
+        "model.width": 64,
+        "num_steps": 600,
+        "num_seeds": 5,
+        "averaging_steps": 100,
+        "norm_steps": 1000,
+        "eval_batches": 16,
+    },
+)

@@ -1,0 +1,134 @@
+"""What the paper says of 2-Adam as Adam with a normalisation layer, as rules."""
+
+import math
+
+import xarray as xr
+
+from experiments.core.claims import Claim
+from experiments.core.stats import NOTHING, Estimate, median, median_over_seeds
+
+TWO_ADAMS = {
+    "two_adam_everywhere": "2-Adam",
+    "two_adam_elementwise": "2-Adam on queries and keys alone",
+    "two_adam_coarse": "2-Adam with a coarse-grained second stage on queries and keys alone",
+}
+
+
+def _gain(run: xr.Dataset, arm: str, decay: int) -> xr.DataArray:
+    """Held-out loss of Adam less that of `arm`, each at its own learning rate, by seed."""
+    loss = run.tuned_loss.isel(decay=decay).sel(split="heldout")
+    return loss.sel(arm="adam") - loss.sel(arm=arm)
+
+
+def _gain_of_the_layer(run: xr.Dataset, decay: int) -> Estimate:
+    return median(_gain(run, "adam_qk_norm", decay).values)
+
+
+def _beyond_half(run: xr.Dataset, arm: str, decay: int) -> Estimate:
+    """What `arm` gains beyond half of what the layer does; nothing if the layer gains nothing."""
+    if not _gain_of_the_layer(run, decay).low > 0:
+        return NOTHING
+    beyond = _gain(run, arm, decay) - _gain(run, "adam_qk_norm", decay) / 2
+    return median(beyond.values)
+
+
+CLAIMS: tuple[Claim, ...] = (
+    *(
+        Claim(
+            id=f"norm-scales-like-the-second-stage-{name}",
+            figure="two_adam_analogy",
+            section="§4.2",
+            statement="u/‖W‖ is u with a second adaptive normalisation, γ₂ = 0 and "
+            f"β₂ = 1/(1+2λη), here at {which}.",
+            quantity="‖W‖ times the scale that the coarse-grained second stage gives u, mean over "
+            "the last tenth of the run over that of the tenth after the middle: median over "
+            "slices, then over seeds",
+            statistic=lambda run, place=place: median_over_seeds(run.drift.isel(decay=place)),
+            accept=(0.95, 1.05),
+            reason="A constant is a learning rate; a twentieth is what e^-5 of ‖W_0‖² and the "
+            "run's own noise may leave after five averaging times.",
+            corrected_by="norm-scales-like-the-second-stage-with-decay" if correction else "",
+            correction=correction,
+        )
+        for name, place, which, correction in (
+            ("with-decay", 1, "λ > 0", ""),
+            (
+                "without-decay",
+                0,
+                "λ = 0",
+                "At λ = 0 ‖W‖² is a sum: u/‖W‖ falls like 1/√n, which no stage with a bias "
+                "correction does.",
+            ),
+        )
+    ),
+    Claim(
+        id="norm-is-the-root-of-the-average",
+        figure="two_adam_analogy",
+        section="Theorem 2, App. J",
+        statement="‖W‖² is η/(2λ) times the moving average of ‖u‖² with decay 1/(1+2λη).",
+        quantity="‖W‖² over that average in the last tenth of the run, λ > 0: median over slices, "
+        "then over seeds",
+        statistic=lambda run: median_over_seeds(run.final_ratio.isel(decay=1)),
+        accept=(0.85, 1.15),
+        reason="The tolerance of Theorem 2 in norm_dynamics.",
+        corrected_by="norm-is-the-root-of-the-corrected-average",
+        correction="It is (1+γ)/(1-γ) times as large: another constant, the same stage.",
+    ),
+    Claim(
+        id="norm-is-the-root-of-the-corrected-average",
+        figure="two_adam_analogy",
+        section="Theorem 2, App. J",
+        statement="‖W‖² is (1+γ)/(1-γ) η/(2λ) times the moving average of ‖u‖².",
+        quantity="‖W‖² over (1+γ)/(1-γ) times the average in the last tenth of the run, λ > 0: "
+        "median over slices, then over seeds",
+        statistic=lambda run: median_over_seeds(
+            run.final_ratio.isel(decay=1) / run.momentum_factor
+        ),
+        accept=(0.85, 1.15),
+        reason="The tolerance that the factor is given in norm_dynamics.",
+    ),
+    Claim(
+        id="elementwise-stage-keeps-the-direction",
+        figure="two_adam_analogy",
+        section="Assumption 2",
+        statement="2-Adam's second stage, elementwise, does to u what dividing by ‖W‖ does.",
+        quantity="cosine of u and the elementwise second stage's output in the second half of the "
+        "run, λ > 0: median over slices, then over seeds",
+        statistic=lambda run: median_over_seeds(run.final_cosine.isel(decay=1)),
+        accept=(0.95, 1.0 + 1e-5),
+        reason="Division by a number keeps the direction; 0.95 is within 18 degrees of it.",
+    ),
+    *(
+        claim
+        for name, place, which in (("with-decay", 1, "λ > 0"), ("without-decay", 0, "λ = 0"))
+        for claim in (
+            Claim(
+                id=f"normalisation-layer-helps-{name}",
+                figure="two_adam_analogy",
+                section="§4.1",
+                statement=f"A normalisation layer on queries and keys helps training; {which}.",
+                quantity="held-out loss of Adam without less that with qk-norm, nats per token, "
+                "each at the learning rate that is best on the other seeds: median over seeds",
+                statistic=lambda run, place=place: _gain_of_the_layer(run, place),
+                accept=(0.0, math.inf),
+                reason="It helps if the loss is lower.",
+            ),
+            *(
+                Claim(
+                    id=f"{arm.replace('_', '-')}-recovers-half-{name}",
+                    figure="two_adam_analogy",
+                    section="§4.3",
+                    statement=f"{label}, γ₂ = 0, captures explicitly what the layer does "
+                    f"implicitly; {which}.",
+                    quantity="held-out loss gained over Adam less half of what qk-norm gains, nats "
+                    "per token, each at the learning rate that is best on the other seeds: median "
+                    "over seeds; decided if the layer helps",
+                    statistic=lambda run, arm=arm, place=place: _beyond_half(run, arm, place),
+                    accept=(0.0, math.inf),
+                    reason="Who captures an effect has more than half of it.",
+                )
+                for arm, label in TWO_ADAMS.items()
+            ),
+        )
+    ),
+)

@@ -1,0 +1,146 @@
+"""How 2-Adam is drawn beside Adam with a normalisation layer."""
+
+import numpy as np
+import xarray as xr
+from matplotlib import axes, figure
+
+from experiments.core import plot as plotting
+from experiments.core.stats import mean_interval
+
+DECAYS = {"λ = 0": "tab:orange", "λ > 0": "tab:blue"}
+ARMS = {
+    "adam": ("Adam", "black", "o"),
+    "adam_qk_norm": ("Adam, qk-norm", "tab:red", "s"),
+    "two_adam_everywhere": ("2-Adam", "tab:blue", "^"),
+    "two_adam_elementwise": ("2-Adam on q, k", "tab:green", "v"),
+    "two_adam_coarse": ("2-Adam on q, k, coarse", "tab:purple", "D"),
+}
+"""Label, colour and marker."""
+SPLITS = {"heldout": ("held-out", "full"), "train": ("training", "none")}
+"""Label and fill."""
+
+
+def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
+    """Norms above and losses at the end below; then losses of training."""
+    canvas, grid = plotting.canvas(13.5, 7.6, nrows=2, ncols=3)
+    panels = (
+        _ratio,
+        _scales,
+        _cosine,
+        lambda panel, data: _losses(panel, data.isel(decay=1)),
+        lambda panel, data: _losses(panel, data.isel(decay=0)),
+        _gains,
+    )
+    plotting.draw_panels(grid, dataset, panels)
+    low, high = np.array([panel.get_ylim() for panel in grid.flat[3:5]]).T
+    for panel in grid.flat[3:5]:
+        panel.set_ylim(low.min(), high.max())
+    return {"": canvas, "training": _training(dataset)}
+
+
+def _ratio(panel: axes.Axes, data: xr.Dataset) -> str:
+    _bands(panel, data.ratio)
+    for factor, style, label in (
+        (data.momentum_factor.item(), "--", "(1+γ)/(1-γ)"),
+        (1.0, ":", "Theorem 2"),
+    ):
+        panel.axhline(factor, color="0.3", linestyle=style, linewidth=1, label=label)
+    panel.set(yscale="log", ylabel="‖W‖² over the average of ‖u‖²", ylim=(0.5, None))
+    panel.legend(loc="upper right")
+    return "the norm and its average"
+
+
+def _scales(panel: axes.Axes, data: xr.Dataset) -> str:
+    product = data.scale / data.inverse_norm
+    half = data.norm_step[-1] // 2
+    _bands(panel, product / product.sel(norm_step=slice(half, 1.2 * half)).mean("norm_step"))
+    panel.axhline(1, color="0.3", linestyle=":", linewidth=1, label="the same but for a constant")
+    panel.set(ylabel="second stage's scale × ‖W‖, relative", ylim=(0, None))
+    panel.legend(loc="lower right")
+    return "the second stage and the norm"
+
+
+def _cosine(panel: axes.Axes, data: xr.Dataset) -> str:
+    _bands(panel, data.cosine)
+    panel.axhline(1, color="0.3", linestyle=":", linewidth=1, label="division by a number")
+    panel.set(ylabel="cosine with u", ylim=(0.9, 1.005))
+    panel.legend(loc="lower right")
+    return "direction after an elementwise second stage"
+
+
+def _bands(panel: axes.Axes, values: xr.DataArray) -> None:
+    """Median over slices and seeds, and the seeds' range, for both decays."""
+    by_seed = values.median("slice")
+    for decay, colour in DECAYS.items():
+        line = by_seed.sel(decay=decay)
+        ends = line.min("seed"), line.median("seed"), line.max("seed")
+        plotting.band(panel, line.norm_step, *ends, color=colour, label=decay)
+    panel.set(xlabel="step n")
+
+
+def _losses(panel: axes.Axes, data: xr.Dataset) -> str:
+    for place, (arm, (label, colour, marker)) in enumerate(ARMS.items()):
+        loss = data.final_loss.sel(split="heldout", arm=arm)
+        x = data.rate * 1.04 ** (place - 2)
+        panel.vlines(x, loss.min("seed"), loss.max("seed"), color=colour, linewidth=0.9)
+        panel.plot(
+            x, loss.median("seed"), marker, linestyle="-", color=colour, markersize=4, label=label
+        )
+    panel.set(xscale="log", xlabel="learning rate η", ylabel="held-out loss (nats/token)")
+    panel.legend(loc="best")
+    return f"loss after {data.sizes['step']} steps, {data.decay.item()}"
+
+
+def _gains(panel: axes.Axes, data: xr.Dataset) -> str:
+    gain = data.tuned_loss.sel(arm="adam") - data.tuned_loss
+    arms = list(ARMS)[1:]
+    for row, (split, (name, fill)) in enumerate(SPLITS.items()):
+        for place, (decay, colour) in enumerate(DECAYS.items()):
+            of_arms = gain.sel(split=split, decay=decay, arm=arms)
+            y = np.arange(len(arms)) + 0.16 * (2 * place + row - 1.5)
+            ends = np.array([mean_interval(of_arm) for of_arm in of_arms.transpose("arm", "seed")])
+            panel.errorbar(
+                ends[:, 0],
+                y,
+                xerr=np.diff(ends[:, [1, 0, 2]]).T,
+                fmt="o",
+                color=colour,
+                fillstyle=fill,
+                markersize=4,
+                label=f"{name}, {decay}",
+            )
+    panel.axvline(0, ymax=0.85, color="0.6", linewidth=0.8, zorder=0)  # below the legend
+    panel.set_yticks(np.arange(len(arms)), [ARMS[arm][0] for arm in arms])
+    panel.set(
+        xlabel="loss of Adam less that of each (nats/token)",
+        ylabel="optimizer and model",
+        ylim=(-0.6, 4.6),
+    )
+    panel.legend(loc="upper left", ncols=2)
+    return "gain over Adam, each at its own learning rate"
+
+
+def _training(data: xr.Dataset) -> figure.Figure:
+    """Running means over a twentieth of the run, a panel for each decay and learning rate."""
+    window = max(1, data.sizes["step"] // 20)
+    loss = data.loss.rolling(step=window, center=True).mean().median("seed")
+    num_rows, num_columns = data.sizes["decay"], data.sizes["rate"]
+    canvas, grid = plotting.canvas(
+        3.2 * num_columns,
+        2.7 * num_rows + 0.5,
+        nrows=num_rows,
+        ncols=num_columns,
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+    )
+    for (row, column), panel in np.ndenumerate(grid):
+        for arm, (label, colour, _) in ARMS.items():
+            line = loss.sel(arm=arm).isel(decay=row, rate=column)
+            panel.plot(data.step, line, color=colour, label=label)
+        panel.set_title(f"η = {data.rate[column]:g}, {data.decay.values[row]}", loc="left")
+        panel.set(xlabel="step n", ylabel="training loss (nats/token)")
+        panel.label_outer()
+    handles, labels = grid.flat[0].get_legend_handles_labels()
+    canvas.legend(handles, labels, loc="outside lower center", ncols=len(ARMS))
+    return canvas

@@ -1,0 +1,295 @@
+"""2-Adam with γ₂ = 0 beside Adam with a normalisation layer: the paper's analogy, measured (§4.2).
+
+A layer that makes queries and keys scale-invariant divides their update u by ‖W‖, which moves with
+a moving average of ‖u‖²; 2-Adam's second stage divides by the root of such an average at once. Only
+queries and keys decay: with λ = 1/(2ηT) the average that ‖W‖² is spans T steps at every η.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import xarray as xr
+from jax.typing import ArrayLike
+from scipy import signal
+
+from experiments.core.run import Run
+from experiments.core.stats import END_LABEL, ENDS, means_over_seeds
+from experiments.core.store import labelled
+from experiments.figures.invariance.queries_and_keys import (
+    observed,
+    on_queries_and_keys,
+    without_qk_norm,
+)
+from experiments.figures.invariance.two_adam_analogy.second_stages import (
+    SECOND_STAGES,
+    one_of,
+    stage_effects,
+)
+from experiments.training.config import TrainingConfig
+from experiments.training.tasks import Task, language_task
+from experiments.training.train import train_member
+from experiments.training.tuning import best_on_other_seeds
+from kadam_jax.invariance import momentum_factor, squared_norm_average
+from kadam_jax.members import grid
+from kadam_jax.optimizer import scale_by_kadam
+
+RUNNING_MEAN = 1 - 1e-6
+"""β₂ where λ = 0 asks for 1, of which a bias-corrected average makes 0/0: the limit, a mean."""
+SPLITS = ("train", "heldout")
+
+MemberFunction = Callable[[Mapping[str, jax.Array]], dict[str, jax.Array]]
+
+
+@dataclass(frozen=True)
+class Config(TrainingConfig):
+    """What is trained.
+
+    Attributes:
+      learning_rates: Those that the optimizers are compared at, from the lowest; learning_rate is
+        that of the run whose norms are followed.
+      b1: γ of the first stage.
+      b2: β of the first stage.
+      averaging_steps: T = 1/(2λη), over how many steps ‖W‖² averages where λ > 0.
+      norm_steps: Steps of the run whose norms are followed.
+      eval_batches: Batches of each split that a loss at the end is a mean of.
+    """
+
+    num_steps: int = 600
+    learning_rates: tuple[float, ...] = (3e-4, 1e-3, 3e-3, 1e-2)
+    b1: float = 0.9
+    b2: float = 0.999
+    averaging_steps: int = 100
+    norm_steps: int = 1000
+    eval_batches: int = 16
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.model.qk_norm:
+            raise ValueError("model.qk_norm must be false: the runs that need it switch it on")
+        if self.num_seeds < 2:
+            raise ValueError(
+                "num_seeds must be at least 2, a learning rate is chosen on the other seeds, got 1"
+            )
+        if not self.learning_rates or min(self.learning_rates) <= 0:
+            raise ValueError(f"learning_rates must be positive numbers, got {self.learning_rates}")
+        if self.averaging_steps < 1 or self.norm_steps < 10 * self.averaging_steps:
+            raise ValueError(
+                "norm_steps must be ten averaging_steps or more, for ‖W_0‖ to be forgotten, got "
+                f"{self.norm_steps} and {self.averaging_steps}"
+            )
+        if self.eval_batches < 1:
+            raise ValueError(f"eval_batches must be at least 1, got {self.eval_batches}")
+
+    def weight_decay(self, rate: ArrayLike, decayed: ArrayLike) -> Any:
+        """λ of queries and keys: 1/(2ηT) where `decayed` is 1, 0 where it is 0."""
+        return decayed / (2 * rate * self.averaging_steps)
+
+    def second_b2(self, rate: ArrayLike, decayed: ArrayLike) -> jax.Array:
+        """β₂ = 1/(1+2λη); where that is 1, `RUNNING_MEAN`."""
+        average = squared_norm_average(rate, self.weight_decay(rate, decayed))
+        return jnp.minimum(average.decay, RUNNING_MEAN)
+
+
+ARMS = ("adam_qk_norm", *SECOND_STAGES)
+"""Adam with qk-norm, and in a model without it Adam and what comes behind it."""
+
+
+def compute(config: Config, run: Run) -> xr.Dataset:
+    """A sweep whose norms are followed and one for each model; then `analyse`."""
+    plain, with_qk_norm = (
+        language_task(replace(config.model, qk_norm=qk_norm), run.corpus, config.batch)
+        for qk_norm in (False, True)
+    )
+
+    def init_plain(key):  # with the weights that the other model begins with
+        params, state = with_qk_norm.init(key)
+        return without_qk_norm(params), state
+
+    def sweep(name, fn, **axes):
+        members = grid(**axes, decayed=np.array([0.0, 1.0]), seed=config.seeds)
+        return run.sweep(name, fn, members, chunk_size=config.chunk_size, grid_shape=True)
+
+    followed = sweep("norms", norms_member(config, with_qk_norm))
+    models = {
+        "qk_norm": (with_qk_norm, ("adam",)),
+        "plain": (plain._replace(init=init_plain), tuple(SECOND_STAGES)),
+    }
+    trained = [
+        sweep(
+            name,
+            losses_member(config, task, stages),
+            stage=np.arange(len(stages)),
+            rate=np.array(config.learning_rates),
+        )
+        for name, (task, stages) in models.items()
+    ]
+    loss, final = (np.concatenate([x[key] for x in trained]) for key in ("loss", "final"))
+    return analyse(config, followed, loss, final)
+
+
+def norms_member(config: Config, task: Task) -> MemberFunction:
+    """Adam with qk-norm: (norm_steps, num_slices) of what `stage_effects` sees."""
+
+    def fn(member):
+        rate, decayed = config.learning_rate, member["decayed"]
+        effects = observed(stage_effects(config.second_b2(rate, decayed), config.eps))
+        return train_member(
+            task,
+            _optimizer(config, rate, decayed, effects),
+            seed=member["seed"],
+            num_steps=config.norm_steps,
+            read=lambda opt_state: opt_state[1].seen,
+        ).read
+
+    return fn
+
+
+def losses_member(config: Config, task: Task, stages: Sequence[str]) -> MemberFunction:
+    """`loss` of every step, (num_steps,), and `final`, dropout off, one for each split.
+
+    The second stage is the one in `stages` at the member's place.
+    """
+
+    def fn(member):
+        rate, decayed, seed = member["rate"], member["decayed"], member["seed"]
+        second_b2 = config.second_b2(rate, decayed)
+        second = one_of(
+            [SECOND_STAGES[stage](second_b2, config.eps) for stage in stages], member["stage"]
+        )
+        optimizer = _optimizer(config, rate, decayed, second)
+        result = train_member(task, optimizer, seed=seed, num_steps=config.num_steps)
+        keys = jax.random.split(jax.random.key(seed), config.eval_batches)
+        batches = jnp.concatenate([jax.vmap(f)(keys) for f in (task.sample, task.sample_heldout)])
+        losses = jax.lax.map(
+            lambda batch: task.evaluate(result.params, result.state, batch), batches
+        )
+        final = losses.reshape(len(SPLITS), config.eval_batches).mean(axis=1)
+        return {"loss": result.loss, "final": final}
+
+    return fn
+
+
+def _optimizer(config: Config, rate, decayed, second: optax.GradientTransformation) -> Any:
+    decay = optax.add_decayed_weights(config.weight_decay(rate, decayed))
+    return optax.chain(
+        scale_by_kadam(1, (config.b1,), (config.b2,), config.eps),
+        second,
+        on_queries_and_keys(decay),
+        optax.scale_by_learning_rate(rate),
+    )
+
+
+def analyse(
+    config: Config, followed: Mapping[str, np.ndarray], loss: np.ndarray, final: np.ndarray
+) -> xr.Dataset:
+    """Norms beside averages, and losses at each arm's own learning rate.
+
+    Args:
+      config: Names the members.
+      followed: `squared_norm`, `squared_update`, `scale`, `cosine`, each (2, num_seeds, norm_steps,
+        num_slices), λ = 0 first.
+      loss: Of every step, (num_arms, num_rates, 2, num_seeds, num_steps).
+      final: Of each split, (num_arms, num_rates, 2, num_seeds, 2).
+
+    Returns:
+      The figure's dataset.
+    """
+    norms = {key: np.moveaxis(array.astype(float), -1, -2) for key, array in followed.items()}
+    squared_norm = norms["squared_norm"][..., 1:]
+    averages = []
+    for place, squared_updates in enumerate(norms["squared_update"]):
+        weight_decay = config.weight_decay(config.learning_rate, place)
+        decay, weight, _ = map(float, squared_norm_average(config.learning_rate, weight_decay))
+        averages.append(signal.lfilter([weight], [1, -decay], squared_updates)[..., :-1])
+    followed_dims = ("decay", "seed", "slice", "norm_step")
+    data = xr.Dataset(
+        {
+            "ratio": (followed_dims, squared_norm / np.stack(averages)),
+            "inverse_norm": (followed_dims, squared_norm**-0.5),
+            "scale": (followed_dims, norms["scale"][..., 1:]),
+            "cosine": (followed_dims, norms["cosine"][..., 1:]),
+            "momentum_factor": float(momentum_factor(config.b1)),
+            "loss": (("arm", "rate", "decay", "seed", "step"), loss),
+            "final_loss": (("arm", "rate", "decay", "seed", "split"), final),
+        },
+        {
+            "decay": ["λ = 0", "λ > 0"],
+            "seed": np.array(config.seeds),
+            "norm_step": np.arange(1, config.norm_steps),
+            "step": np.arange(config.num_steps),
+            "arm": list(ARMS),
+            "split": list(SPLITS),
+            "rate": np.array(config.learning_rates),
+            "end": list(ENDS),
+        },
+    )
+    tenth, half = config.norm_steps // 10, config.norm_steps // 2
+    product = data.scale / data.inverse_norm
+    late, middle = slice(config.norm_steps - tenth, None), slice(half, half + tenth - 1)
+    data["drift"] = product.sel(norm_step=late).mean("norm_step") / product.sel(
+        norm_step=middle
+    ).mean("norm_step")
+    data["final_ratio"] = data.ratio.sel(norm_step=late).mean("norm_step")
+    data["final_cosine"] = data.cosine.sel(norm_step=slice(half, None)).mean("norm_step")
+    best = best_on_other_seeds(data.final_loss.sel(split="heldout", drop=True), "rate")
+    data["tuned_rate"] = data.rate[best].drop_vars("rate")
+    data["tuned_loss"] = data.final_loss.isel(rate=best).drop_vars("rate")
+    numbers, labels = means_over_seeds(_statistics(data))
+    return labelled(data.assign(numbers), LABELS | labels | END_LABEL)
+
+
+def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
+    """The numbers that the report states."""
+    measured = {
+        "drift": "‖W‖ times the second stage's scale, at the end over after the middle",
+        "final_ratio": "‖W‖² over the average of ‖u‖² at the end",
+        "final_cosine": "cosine of u and the elementwise second stage's output",
+    }
+    heldout = {
+        "best": (data.tuned_loss.sel(split="heldout"), "each at its own learning rate"),
+        "fast": (data.final_loss.sel(split="heldout").isel(rate=-1), "at the last learning rate"),
+    }
+    stated = {
+        f"{name}_{place}": (data[name][place].median("slice"), f"{label}, {decay}", "1")
+        for name, label in measured.items()
+        for place, decay in enumerate(data.decay.values)
+    }
+    return stated | {
+        f"gain_{arm}_{name}_{place}": (
+            (loss.sel(arm="adam") - loss.sel(arm=arm)).isel(decay=place),
+            f"held-out loss of adam less that of {arm}, {label}, {decay}",
+            "nat/token",
+        )
+        for name, (loss, label) in heldout.items()
+        for arm in ARMS
+        if arm != "adam"
+        for place, decay in enumerate(data.decay.values)
+    }
+
+
+LABELS = {
+    "ratio": ("‖W‖² over the moving average of ‖u‖² that it is said to be", "1"),
+    "inverse_norm": ("scale 1/‖W‖ that a scale-invariant weight gives u", "1"),
+    "scale": ("scale that a coarse-grained second stage gives u", "1"),
+    "cosine": ("cosine of u and the elementwise second stage's output", "1"),
+    "drift": ("‖W‖ times the second stage's scale, last tenth over the one after the middle", "1"),
+    "final_ratio": ("‖W‖² over the moving average of ‖u‖², last tenth of the run", "1"),
+    "final_cosine": ("cosine of u and the elementwise stage's output, second half", "1"),
+    "momentum_factor": ("(1+γ)/(1-γ)", "1"),
+    "loss": ("mean cross-entropy of the training batch", "nat/token"),
+    "final_loss": ("loss at the end, dropout off", "nat/token"),
+    "tuned_loss": ("loss at the learning rate that is best on the other seeds", "nat/token"),
+    "tuned_rate": ("learning rate that is best on the other seeds", "1"),
+    "decay": ("decoupled weight decay of queries and keys", "1"),
+    "seed": ("seed", "1"),
+    "norm_step": ("optimizer steps done before, n", "step"),
+    "step": ("optimizer steps done before, n", "step"),
+    "arm": ("optimizer and model", "1"),
+    "split": ("split of the corpus", "1"),
+    "rate": ("learning rate η", "1"),
+}

@@ -1,0 +1,1 @@
+"""k-Adam next to other optimizers (§4.3)."""

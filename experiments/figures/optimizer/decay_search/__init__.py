@@ -1,0 +1,87 @@
+"""A search for decays with which 2-Adam beats tuned AdamW (not in the paper)."""
+
+from experiments.core.figure import Figure
+from experiments.core.questions import WORTH_TRYING
+from experiments.figures.optimizer.decay_search import claims, plot
+from experiments.figures.optimizer.decay_search.run import Config, compute
+from experiments.training.config import LAPTOP_MINIMUM, LAPTOP_MODEL, SMOKE_MODEL
+from models.cnn import CNNConfig
+
+FIGURE = Figure(
+    name="decay_search",
+    title="A search for decays with which 2-Adam beats tuned AdamW",
+    paper="not in the paper",
+    question=WORTH_TRYING,
+    decided_by=("searched-decays-beat-adamw-on-text",),
+    caption="nanoGPT ({model.num_layers} layers, width {model.width}) on the {corpus} corpus, "
+    "batch {batch}, {num_steps} steps with warm-up and cosine, {eval_batches} batches to evaluate, "
+    "λ = {weight_decay:g}. 2-Adam's four decays and learning rate, and AdamW's two and its own, "
+    "are searched alike: {num_searched} members of a scrambled Sobol sequence with γ from 0 to "
+    "{highest_b1:g}, β from {b2[0]:g} to {b2[1]:g}, learning rates {rates[0]:g} to {rates[1]:g} "
+    "times {learning_rate:g}, then {num_refined} around the best, one seed each; the best "
+    "{num_finalists} with {num_tuning_seeds} seeds; the lowest mean validation loss is chosen. (a) "
+    "Validation loss of all members of one seed, no higher than 1.5 nat above the best, and of the "
+    "paper's five strategies at {strategy_rates} times the same; stars are chosen, grey the outer "
+    "tenth of the range. (b) 2-Adam's members by decay, the better the darker, the chosen one and "
+    "the strategies; grey as before. (c) Test loss of tuned AdamW less that of 2-Adam (of the "
+    "strategies inverse exp and the best on validation), {num_seeds} fresh seeds, mean and paired "
+    "95% interval (bootstrap, no narrower than Student's t); on images (CNN at "
+    "{second_model.width:g} of its width, {dataset}, {second_steps} steps, cross-entropy) the "
+    "decays are kept and the learning rate alone is tuned again. Where rates alone are tuned, the "
+    "best two have all {num_tuning_seeds} seeds. A ring marks a learning rate near an end of its "
+    "range. (d) Spearman's correlation of each coordinate with validation loss over the members of "
+    "the whole box that did not diverge: below 0, more is better.",
+    presets={
+        "smoke": Config(
+            model=SMOKE_MODEL,
+            batch=2,
+            num_steps=10,
+            warmup_steps=2,
+            num_seeds=2,
+            eval_batches=2,
+            num_searched=8,
+            num_refined=4,
+            num_finalists=2,
+            num_tuning_seeds=2,
+            strategy_rates=(1.0, 4.0),
+            confirmed=False,
+            chunk_size=2,  # of the smallest sweep: one more would be one more program
+        ),
+        "laptop": Config(
+            model=LAPTOP_MODEL,
+            strategy_rates=(0.25, 0.5, 1.0, 2.0, 4.0),
+            second_rates=(1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0),
+            chunk_size=4,  # of the smallest sweep, as above
+        ),
+        # As the figure of k-Adam's strategies on text, and the paper's images.
+        "paper": Config(
+            batch=64,
+            num_steps=20_000,
+            warmup_steps=2000,
+            eval_batches=200,
+            num_searched=256,
+            num_refined=256,
+            dataset="cifar10",
+            second_model=CNNConfig(),
+            second_batch=512,
+            second_steps=8789,
+            second_warmup=176,
+            chunk_size=1,
+        ),
+    },
+    compute=compute,
+    plot=plot.plot,
+    claims=claims.CLAIMS,
+    minimum={
+        **LAPTOP_MINIMUM,
+        "eval_batches": 32,
+        "num_searched": 64,
+        "num_refined": 64,
+        "num_finalists": 8,
+        "num_tuning_seeds": 3,
+        "confirmed": 1,
+        "second_model.width": 1 / 16,
+        "second_batch": 4,
+        "second_steps": 400,
+    },
+)

@@ -1,0 +1,187 @@
+"""What the search for 2-Adam's decays says: differences with intervals, and their meaning."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from scipy import stats
+
+from experiments.core.stats import END_LABEL, ENDS
+from experiments.core.store import labelled
+from experiments.figures.optimizer.decay_search.box import AXES, COORDINATES, KADAM, OUTER
+from experiments.figures.optimizer.decay_search.stages import SEARCHED
+from experiments.figures.optimizer.paired_statistics import paired_interval
+from experiments.training.contenders import ADAMW
+from experiments.training.tuning import lowest
+
+
+def analyse(config: Any, data: xr.Dataset) -> xr.Dataset:
+    """Adds to what the stages gave the differences with their intervals, and what they say.
+
+    Args:
+      config: The figure's.
+      data: From `experiments.figures.optimizer.decay_search.stages.stages`.
+
+    Returns:
+      The figure's dataset; its `note` says whether the search found anything.
+    """
+    data = data.assign_coords(end=list(ENDS), boundary=list(BOUNDARIES))
+    found = data.test.sel(arm=SEARCHED)
+    best = _lowest(data, data.strategy.values)
+    best_known = _lowest(data, [SEARCHED, *data.strategy.values])
+    gains = -(data.test - data.test.sel(arm=ADAMW, drop=True))
+    over_adamw = data.second_test.sel(optimizer=ADAMW) - data.second_test.sel(optimizer=KADAM)
+    data = data.assign(
+        gain=(("arm", "end"), [paired_interval(gain) for gain in gains]),
+        second_gain=("end", paired_interval(over_adamw)),
+        gain_over_strategies=("end", paired_interval(data.test.sel(arm=best) - found)),
+        gain_over_inverse_exp=(
+            "end",
+            paired_interval(data.test.sel(arm="inverse_exp") - data.test.sel(arm=best_known)),
+        ),
+        is_best_strategy=("arm", data.arm.values == best),
+        refined=("member", np.arange(data.sizes["member"]) >= config.num_searched),
+        box=(("coordinate", "boundary"), _boundaries(config)),
+        rank_correlation=(("optimizer", "coordinate"), _rank_correlations(config, data)),
+    )
+    data["gain_searched"] = data.gain.sel(arm=SEARCHED, drop=True)
+    lows = data.gain_searched.sel(end="low"), data.second_gain.sel(end="low")
+    adamw_at_edge = data.rate_at_edge.sel(arm=ADAMW) | data.second_rate_at_edge.sel(optimizer=ADAMW)
+    data["num_confirmed"] = int(all(low > 0 for low in lows) and not adamw_at_edge)
+    settings, labels = _stated_settings(data)
+    data = data.assign(settings)
+    data.attrs["note"] = _note(data)
+    return labelled(data, LABELS | labels | END_LABEL)
+
+
+def _lowest(data: xr.Dataset, arms: Sequence[str]) -> str:
+    """The arm of these with the lowest validation loss."""
+    return arms[int(lowest(data.mean_validation.sel(arm=list(arms))))]
+
+
+def _boundaries(config: Any) -> np.ndarray:
+    """Ends of the box, and where its outer tenths begin, (num_coordinates, num_boundaries)."""
+    places = np.array(list(BOUNDARIES.values()))
+    cube = np.tile(places[:, None], (1, len(COORDINATES)))
+    return config.box.settings(cube, COORDINATES).T
+
+
+def _rank_correlations(config: Any, data: xr.Dataset) -> np.ndarray:
+    """Spearman's, of each coordinate with the loss over the members of the whole box."""
+    inside = data.isel(member=slice(config.num_searched))
+    rows = []
+    for name in data.optimizer.values:
+        one = inside.sel(optimizer=name)
+        one = one.isel(member=np.isfinite(one.validation.values))
+        rows.append([_spearman(one.setting.sel(coordinate=c), one.validation) for c in COORDINATES])
+    return np.array(rows)
+
+
+def _spearman(x: xr.DataArray, y: xr.DataArray) -> float:
+    """NaN where there is nothing to rank."""
+    if x.size < 3 or x.isnull().any() or np.ptp(x.values) == 0 or np.ptp(y.values) == 0:
+        return np.nan
+    return float(stats.spearmanr(x, y).statistic)
+
+
+def _stated_settings(data: xr.Dataset) -> tuple[dict, dict]:
+    """What was chosen, as numbers that the report states, with their labels."""
+    names = {SEARCHED: ("found", "the 2-Adam found"), ADAMW: ("adamw", "AdamW as tuned")}
+    numbers, labels = {}, {}
+    for arm, (prefix, whose) in names.items():
+        optimizer = KADAM if arm == SEARCHED else ADAMW
+        for axis in AXES[optimizer]:
+            value = data.arm_setting.sel(arm=arm, coordinate=axis, drop=True)
+            numbers[f"{prefix}_{axis}"] = value
+            labels[f"{prefix}_{axis}"] = (f"{SYMBOLS[axis]} of {whose}", "1")
+        rate = data.second_chosen_rate.sel(optimizer=optimizer, drop=True)
+        numbers[f"{prefix}_second_rate"] = rate
+        labels[f"{prefix}_second_rate"] = (f"learning rate η of {whose}, on images", "1")
+    return numbers, labels
+
+
+def _note(data: xr.Dataset) -> str:
+    """The search's result in a sentence, from the numbers."""
+    setting = data.arm_setting.sel(arm=SEARCHED)
+    found = ", ".join(
+        f"{SYMBOLS[axis]} = {setting.sel(coordinate=axis).item():.4g}" for axis in COORDINATES
+    )
+    if data.gain_searched.isnull().any() or data.second_gain.isnull().any():
+        return "No result: what was chosen diverged with fresh seeds, or has one task alone."
+    if data.num_confirmed:
+        return f"Recommended, better than tuned AdamW on both tasks: {found}."
+    return (
+        f"The search is empty: no candidate is shown to be better on both tasks. The best: {found}."
+    )
+
+
+SYMBOLS: Mapping[str, str] = {
+    "b1_1": "γ₁",
+    "b2_1": "β₁",
+    "b1_2": "γ₂",
+    "b2_2": "β₂",
+    "rate": "learning rate η",
+}
+BOUNDARIES = {"lowest": 0.0, "inner_low": OUTER, "inner_high": 1 - OUTER, "highest": 1.0}
+"""Places along an axis of the box."""
+LOSS = "nat/token"
+LABELS: Mapping[str, tuple[str, str]] = {
+    "optimizer": ("optimizer that is searched", "1"),
+    "coordinate": ("decay of a stage, or learning rate", "1"),
+    "boundary": ("end of the box, or of its outer tenth", "1"),
+    "box": ("value there", "1"),
+    "setting": ("value of a member", "1"),
+    "validation": ("validation loss, first tuning seed", LOSS),
+    "refined": ("whether the member lies around the best of the others", "1"),
+    "finalist_member": ("place of the finalist among the members", "1"),
+    "finalist_validation": ("validation loss of a finalist", LOSS),
+    "tuning_seed": ("seed of what chooses", "1"),
+    "chosen": ("place of the chosen member", "1"),
+    "coordinate_at_edge": ("whether the chosen value is in the outer tenth of its range", "1"),
+    "rank_correlation": (
+        "Spearman's correlation of the value with validation loss, members of the whole box that "
+        "did not diverge",
+        "1",
+    ),
+    "strategy": ("the paper's strategy", "1"),
+    "strategy_rate": ("learning rate of the strategies' sweep", "1"),
+    "strategy_validation": ("validation loss of a strategy, first tuning seed", LOSS),
+    "strategy_setting": ("value of a strategy as tuned", "1"),
+    "strategy_mean": ("validation loss of a strategy as tuned, mean over tuning seeds", LOSS),
+    "strategy_at_edge": ("whether its learning rate is the lowest or the highest", "1"),
+    "arm": ("tuned AdamW, the 2-Adam found, 2-Adam by strategy", "1"),
+    "arm_setting": ("value of an arm as tuned", "1"),
+    "mean_validation": ("validation loss as tuned, mean over tuning seeds", LOSS),
+    "rate_at_edge": ("whether the learning rate chosen is near an end of its range", "1"),
+    "is_best_strategy": ("whether it is the best strategy on the validation split", "1"),
+    "test": ("test loss, fresh seeds; NaN for strategies that are not compared", LOSS),
+    "seed": ("fresh seed", "1"),
+    "gain": ("test loss of tuned AdamW less the arm's, mean over fresh seeds", LOSS),
+    "gain_searched": (
+        "test loss of tuned AdamW less that of the 2-Adam found, mean over fresh seeds",
+        LOSS,
+    ),
+    "gain_over_strategies": (
+        "test loss of the best strategy less that of the 2-Adam found, mean over fresh seeds",
+        LOSS,
+    ),
+    "gain_over_inverse_exp": (
+        "test loss of inverse exp less that of the best 2-Adam, found or by a strategy, mean over "
+        "fresh seeds",
+        LOSS,
+    ),
+    "second_rate": ("learning rate of the second task's sweep", "1"),
+    "second_validation": ("validation loss on the second task, first tuning seed", "nat/image"),
+    "second_chosen_rate": ("learning rate chosen on the second task", "1"),
+    "second_rate_at_edge": ("whether that is the lowest or the highest", "1"),
+    "second_test": ("test loss on the second task, fresh seeds", "nat/image"),
+    "second_gain": (
+        "test loss on images of AdamW less that of the 2-Adam found, mean over fresh seeds",
+        "nat/image",
+    ),
+    "num_confirmed": (
+        "candidates better than tuned AdamW on both tasks, intervals above 0 (of 1 candidate)",
+        "1",
+    ),
+}

@@ -1,0 +1,127 @@
+"""Are there decays of each stage with which 2-Adam beats tuned AdamW? Not in the paper."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import xarray as xr
+
+from experiments.core.config import ConfigError, check_least, check_rising
+from experiments.core.run import Run
+from experiments.figures.optimizer.decay_search.analysis import analyse
+from experiments.figures.optimizer.decay_search.box import Box
+from experiments.figures.optimizer.decay_search.stages import stages, trainer
+from experiments.training.config import ContendersConfig, ImagesConfig
+from experiments.training.trials import image_trial, text_trial
+from experiments.training.tuning import TunedConfig
+from models.cnn import CNNConfig
+
+
+@dataclass(frozen=True)
+class Config(TunedConfig, ImagesConfig, ContendersConfig):
+    """What is searched and trained: learning_rate is what all rates multiply.
+
+    The schedule ends at the same share on both tasks.
+
+    Attributes:
+      weight_decay: Decoupled, of all members.
+      highest_b1: The box's highest γ; the lowest is 0.
+      b2: Its lowest and highest β.
+      rates: Its lowest and highest learning rate, as multiples of learning_rate.
+      zero_share: The share of a γ's axis that is 0.
+      num_searched: Members in the whole box, a power of 2, of each optimizer.
+      num_refined: Members around the best of those, a power of 2, of each optimizer.
+      refined_width: Width of the boxes around them, as a share of the whole one's.
+      num_finalists: The best, which are trained with more seeds.
+      sobol_seed: Scrambles the sequences.
+      strategy_rates: Learning rates of the paper's strategies, as multiples of learning_rate.
+      confirmed: Whether what is chosen is trained on the second task too.
+      second_model: Its network.
+      second_batch: Images in a batch.
+      second_steps: Its optimizer steps.
+      second_warmup: Of them.
+      second_rates: Its learning rates, as multiples of learning_rate.
+    """
+
+    num_seeds: int = 10
+    weight_decay: float = 1e-2
+    highest_b1: float = 0.97
+    b2: tuple[float, float] = (0.4, 0.9999)
+    rates: tuple[float, float] = (0.1, 30.0)
+    zero_share: float = 0.1
+    num_searched: int = 64
+    num_refined: int = 64
+    refined_width: float = 0.4
+    num_finalists: int = 8
+    sobol_seed: int = 0
+    strategy_rates: tuple[float, ...] = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+    confirmed: bool = True
+    second_model: CNNConfig = field(default_factory=lambda: CNNConfig(width=1 / 16))
+    second_batch: int = 4
+    second_steps: int = 400
+    second_warmup: int = 40
+    second_rates: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
+
+    @property
+    def box(self) -> Box:
+        """What is searched."""
+        low, high = (self.learning_rate * rate for rate in self.rates)
+        return Box(self.highest_b1, self.b2, (low, high), self.zero_share)
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_least(self, num_tuning_seeds=2, sobol_seed=0, second_batch=1, second_steps=1)
+        for name in ("num_searched", "num_refined"):
+            number = getattr(self, name)
+            if number < 2 or number & (number - 1):
+                raise ConfigError(f"{name} must be a power of 2 above 1, got {number}")
+        if not 1 <= self.num_finalists <= self.num_searched:
+            raise ConfigError(
+                f"num_finalists must be from 1 to num_searched={self.num_searched}, got "
+                f"{self.num_finalists}"
+            )
+        check_rising(
+            rates=self.rates, strategy_rates=self.strategy_rates, second_rates=self.second_rates
+        )
+        if not 0 <= self.b2[0] < self.b2[1] < 1:
+            raise ConfigError(f"b2 must be two that increase from 0 to below 1, got {self.b2}")
+        for name in ("highest_b1", "refined_width"):
+            if not 0 < getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be between 0 and 1, got {getattr(self, name)}")
+        for name in ("zero_share", "weight_decay"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be from 0 to below 1, got {getattr(self, name)}")
+        if not 0 <= self.second_warmup < self.second_steps:
+            raise ConfigError(
+                f"second_warmup must be from 0 to below second_steps={self.second_steps}, got "
+                f"{self.second_warmup}"
+            )
+
+
+def compute(config: Config, run: Run) -> xr.Dataset:
+    """The stages on text, what is chosen on images; then `analyse`."""
+    text = text_trial(
+        config.model,
+        run.corpus,
+        batch=config.batch,
+        num_steps=config.num_steps,
+        eval_batches=config.eval_batches,
+    )
+    first = trainer(config, run, "text", text, config.num_steps, config.warmup_steps)
+    if not config.confirmed:
+        return analyse(config, stages(config, first, _untrained))
+    images = image_trial(
+        config.second_model,
+        run.images,
+        batch=config.second_batch,
+        num_steps=config.second_steps,
+        measure="loss",
+    )
+    second = trainer(config, run, "images", images, config.second_steps, config.second_warmup)
+    return analyse(config, stages(config, first, second))
+
+
+def _untrained(stage: str, name: str, settings: np.ndarray, seeds: Sequence[int]) -> dict:
+    """Trains nothing: every loss is NaN."""
+    del stage, name
+    return dict.fromkeys(("validation", "test"), np.full((len(settings), len(seeds)), np.nan))

@@ -1,0 +1,165 @@
+"""Noise of known size in training: in the gradients, in the labels, and from small batches."""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.flatten_util import ravel_pytree
+from jax.typing import ArrayLike
+
+from experiments.data import Corpus, sample_batch
+from experiments.training.tasks import Task, check_corpus, heldout_halves
+from experiments.training.train import train_member
+from models.functional import functional
+from models.nanogpt import next_token_loss
+from models.ngram import NGram, NGramConfig
+
+NOISE_CHILD = 2
+"""Of a seed's key; `train_member` takes the children 0 and 1."""
+
+
+class AddRelativeNoiseState(NamedTuple):
+    """Of `add_relative_noise`."""
+
+    count: jax.Array
+    """shape=(), int32."""
+
+
+def add_relative_noise(level: ArrayLike, key: jax.Array) -> optax.GradientTransformation:
+    """Adds normal noise as large as the gradient, times a level; put it before an optimizer.
+
+    ĝ = g + level ‖g‖/√N z with z ~ N(0, 1) for each of the N entries. `optax.add_noise` sets the
+    noise's own variance, and what is small beside an early gradient buries a late one; k-Adam does
+    not see its gradients' scale, so the ratio is what its steps depend on.
+
+    Args:
+      level: Root mean square of the noise over that of the gradient; 0 adds none. May be traced.
+      key: The noise of a step follows from it and the step's number.
+
+    Returns:
+      The transformation.
+
+    >>> noise = add_relative_noise(3.0, jax.random.key(0))
+    >>> grads = jnp.full(10_000, 0.01)
+    >>> noisy, _ = noise.update(grads, noise.init(grads))
+    >>> print(f"{jnp.std(noisy):.3f}")
+    0.030
+    """
+
+    def init_fn(params):
+        del params
+        return AddRelativeNoiseState(jnp.zeros((), jnp.int32))
+
+    def update_fn(updates, state, params=None):
+        del params
+
+        def add(updates):
+            # In one piece: every call of the generator adds to the time that compilation takes.
+            grad, unravel = ravel_pytree(updates)
+            noise = jax.random.normal(jax.random.fold_in(key, state.count), grad.shape, grad.dtype)
+            return unravel(grad + level * jnp.sqrt(jnp.mean(grad**2)) * noise)
+
+        # Members that run in turn then draw no noise in vain.
+        noisy = jax.lax.cond(jnp.asarray(level) > 0, add, lambda updates: updates, updates)
+        return noisy, AddRelativeNoiseState(optax.safe_increment(state.count))
+
+    return optax.GradientTransformation(init_fn, update_fn)
+
+
+def ngram_task(
+    model: NGramConfig, corpus: Corpus | None, batch: int, label_noise: ArrayLike = 0.0
+) -> Task:
+    """The next token from those before it, one prediction an example, in nats per token.
+
+    Args:
+      model: The network.
+      corpus: Its training split is trained on.
+      batch: Examples in a batch.
+      label_noise: Share of the training labels that are replaced by tokens drawn uniformly from the
+        model's vocabulary; held-out labels stay as they are. May be traced; at any share the crops
+        of a key are the same.
+
+    Returns:
+      The task; its batches are (batch, context + 1) tokens, the last one the label.
+
+    Raises:
+      ConfigError: As `check_corpus`.
+
+    >>> from experiments.data import load_corpus
+    >>> task = ngram_task(NGramConfig(width=8), load_corpus("embedded"), batch=512, label_noise=0.5)
+    >>> clean = ngram_task(NGramConfig(width=8), load_corpus("embedded"), batch=512)
+    >>> changed = task.sample(jax.random.key(0)) != clean.sample(jax.random.key(0))
+    >>> [round(float(share), 1) for share in changed.mean(0)]
+    [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.5]
+    """
+    corpus = check_corpus(corpus, model)
+    init, apply = functional(lambda rngs: NGram(model, rngs=rngs))
+
+    def crops(tokens, key):
+        return sample_batch(jnp.asarray(tokens), key, batch, model.context)
+
+    def sample(key):
+        crop_key, share_key, label_key = jax.random.split(key, 3)
+        tokens = crops(corpus.tokens_train, crop_key)
+        replaced = jax.random.bernoulli(share_key, label_noise, (batch,))
+        labels = jax.random.randint(label_key, (batch,), 0, model.vocab_size)
+        return tokens.at[:, -1].set(jnp.where(replaced, labels, tokens[:, -1]))
+
+    def loss(params, state, tokens, key):
+        logits, state = apply(params, state, tokens[:, :-1], key, train=True)
+        return next_token_loss(logits, tokens[:, -1]), state
+
+    return Task(
+        init=init,
+        sample=sample,
+        loss=loss,
+        sample_heldout=lambda key: crops(corpus.tokens_heldout, key),
+        evaluate=lambda params, state, tokens: loss(params, state, tokens, None)[0],
+    )
+
+
+def noisy_trial(
+    model: NGramConfig,
+    corpus: Corpus | None,
+    make_optimizer: Callable[[jax.Array], optax.GradientTransformation],
+    *,
+    batch: int,
+    num_steps: int,
+    eval_examples: int,
+) -> Callable[[Mapping[str, jax.Array]], dict[str, jax.Array]]:
+    """Trains one member with its own noise; the first half of the held-out text is for validation.
+
+    Args:
+      model: The network.
+      corpus: What is trained on.
+      make_optimizer: Of a learning rate, which is traced.
+      batch: Examples in a batch.
+      num_steps: Optimizer steps.
+      eval_examples: Predictions of each half that are measured, drawn once.
+
+    Returns:
+      A function of a member, `seed`, `rate`, `gradient_noise` and `label_noise`, that gives its
+      mean losses at the end, `validation` and `test`. Members of one seed see the same crops at any
+      noise, and the same noise for any optimizer.
+    """
+    halves = heldout_halves(corpus, model)
+
+    def fn(member):
+        task = ngram_task(model, corpus, batch, member["label_noise"])
+        noise_key = jax.random.fold_in(jax.random.key(member["seed"]), NOISE_CHILD)
+        optimizer = optax.chain(
+            add_relative_noise(member["gradient_noise"], noise_key), make_optimizer(member["rate"])
+        )
+        end = train_member(task, optimizer, seed=member["seed"], num_steps=num_steps)
+
+        def loss(half):
+            key = jax.random.key(0)
+            tokens = sample_batch(jnp.asarray(half), key, eval_examples, model.context)
+            return task.evaluate(end.params, end.state, tokens)
+
+        validation, test = map(loss, halves)
+        return {"validation": validation, "test": test}
+
+    return fn

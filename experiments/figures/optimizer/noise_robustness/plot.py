@@ -1,0 +1,139 @@
+"""How k-Adam's losses are drawn over the noise that it is trained in."""
+
+import matplotlib
+import numpy as np
+import xarray as xr
+from matplotlib import axes, figure, lines, ticker
+
+from experiments.core import plot as plotting
+from experiments.figures.optimizer.noise_robustness.contrasts import along
+
+ADAM = ("tab:red", "*")
+MARKERS = "osD^vPX"
+KINDS = {
+    "batch": ("small batches", "batch size"),
+    "gradient_noise": ("noise in the gradients", "noise over gradient (root mean squares)"),
+    "label_noise": ("wrong labels", "share of labels replaced"),
+}
+"""What a kind of noise is called, and what its axis counts."""
+DODGE = 0.08
+
+
+def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
+    """Losses less Adam's and losses over each kind of noise; then losses by learning rate."""
+    canvas, grid = plotting.canvas(10.2, 6.4, nrows=2, ncols=3, sharey="row", sharex="col")
+    rivals = dataset.isel(k=slice(1, None))
+    for column, (axis, (kind, what)) in enumerate(KINDS.items()):
+        less_adams, losses = grid[:, column]
+        _over_noise(less_adams, dataset, axis, rivals.excess)
+        _over_noise(losses, dataset, axis, dataset.mean_test)
+        less_adams.axhline(0, color=ADAM[0], linestyle=":", linewidth=0.9)
+        less_adams.set_title(f"({'abc'[column]}) {kind}, less Adam's", loc="left")
+        losses.set_title(f"({'def'[column]}) {kind}", loc="left")
+        losses.set_xlabel(what)
+    grid[0, 0].set_ylabel("test loss less Adam's (nats per token)")
+    grid[1, 0].set_ylabel("test loss (nats per token)")
+    handles = [
+        lines.Line2D([], [], color=colour, marker=marker, markersize=_size(k), label=_name(k))
+        for k, (colour, marker) in _styles(dataset).items()
+    ]
+    if dataset.rate_at_edge.any():
+        label = "learning rate at an end of its grid"
+        handles.append(lines.Line2D([], [], color="0.3", label=label, **plotting.RING))
+    canvas.legend(handles=handles, loc="outside upper center", ncols=len(handles))
+    return {"": canvas, "rates": _rates(dataset)}
+
+
+def _name(k: int) -> str:
+    return "Adam (k = 1)" if k == 1 else f"k = {k}"
+
+
+def _size(k: int) -> int:
+    return 9 if k == 1 else 4
+
+
+def _styles(data: xr.Dataset) -> dict[int, tuple]:
+    """Colour and marker of every k; the larger k, the lighter."""
+    first, *others = data.k.values.tolist()
+    colours = matplotlib.colormaps["viridis"](np.linspace(0.1, 0.8, len(others)))
+    marks = [MARKERS[place % len(MARKERS)] for place in range(len(others))]
+    return {first: ADAM} | dict(zip(others, zip(colours, marks, strict=True), strict=True))
+
+
+def _over_noise(panel: axes.Axes, data: xr.Dataset, axis: str, values: xr.DataArray) -> None:
+    """The values of some k from the least noise on, evenly spaced, k beside k."""
+    places = along(data, axis)
+    styles = _styles(data)
+    for column, k in enumerate(data.k.values.tolist()):
+        if k not in values.k:
+            continue
+        colour, marker = styles[k]
+        x = np.arange(len(places)) + DODGE * (column - (data.sizes["k"] - 1) / 2)
+        line = values.sel(k=k).isel(condition=places)
+        mean, low, high = line.transpose("end", "condition").values
+        panel.errorbar(
+            x,
+            mean,
+            yerr=[mean - low, high - mean],
+            color=colour,
+            marker=marker,
+            markersize=_size(k),
+            linewidth=0.9,
+            capsize=2,
+        )
+        at_edge = data.rate_at_edge.sel(k=k).values[places]
+        panel.plot(x[at_edge], mean[at_edge], color=colour, **plotting.RING)
+    ticks = [f"{x:g}" for x in data[axis].values[places]]
+    panel.set_xticks(range(len(places)), ticks)
+    panel.set_xlim(-0.5, len(places) - 0.5)
+
+
+def _rates(data: xr.Dataset) -> figure.Figure:
+    """Validation loss over the learning rate, a panel for each condition."""
+    num_rows = 2
+    num_columns = -(-data.sizes["condition"] // num_rows)
+    canvas, grid = plotting.canvas(
+        2.6 * num_columns, 5.4, nrows=num_rows, ncols=num_columns, squeeze=False
+    )
+    for panel in grid.flat[data.sizes["condition"] :]:
+        panel.remove()
+    for condition, panel in zip(data.condition.values, grid.flat, strict=False):
+        at = data.sel(condition=condition)
+        for k, (colour, marker) in _styles(data).items():
+            panel.plot(
+                at.rate,
+                at.validation.sel(k=k),
+                color=colour,
+                marker=marker,
+                markersize=_size(k) - 1,
+                linewidth=0.9,
+                label=_name(k),
+            )
+            panel.axvline(at.chosen_rate.sel(k=k), ymax=0.06, color=colour, linewidth=1.5)
+        _zoom(panel, at.validation)
+        panel.set_title(_condition(at), loc="left")
+        panel.set_xscale("log")
+        panel.xaxis.set_minor_formatter(ticker.NullFormatter())
+    canvas.supxlabel("learning rate", fontsize=9)
+    canvas.supylabel("validation loss (nats per token)", fontsize=9)
+    canvas.legend(
+        handles=grid[0, 0].get_lines()[::2], loc="outside upper center", ncols=data.sizes["k"]
+    )
+    return canvas
+
+
+def _condition(at: xr.Dataset) -> str:
+    parts = [f"batch {at.batch.item()}"]
+    if at.gradient_noise > 0:
+        parts.append(f"gradient noise {at.gradient_noise.item():g}")
+    if at.label_noise > 0:
+        parts.append(f"label noise {at.label_noise.item():g}")
+    return ", ".join(parts)
+
+
+def _zoom(panel: axes.Axes, losses: xr.DataArray) -> None:
+    """To the lower four fifths: the others have diverged or hardly begun."""
+    finite = losses.values[np.isfinite(losses.values)]
+    if finite.size and np.ptp(finite) > 0:
+        low, high = finite.min(), np.quantile(finite, 0.8)
+        panel.set_ylim(low - 0.15 * (high - low), high)  # room for what was chosen

@@ -1,0 +1,229 @@
+"""k-Adam by number of stages in small batches, with noise in gradients, and with wrong labels."""
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
+
+import jax
+import numpy as np
+import optax
+import xarray as xr
+
+from experiments.core.config import ConfigError, check_ks, check_least, rises
+from experiments.core.run import Run
+from experiments.core.stats import END_LABEL, ENDS, mean_interval
+from experiments.core.store import labelled
+from experiments.figures.optimizer.noise_robustness.contrasts import (
+    AXES,
+    Condition,
+    gain,
+    larger,
+    trend,
+)
+from experiments.figures.optimizer.noise_robustness.noisy_training import noisy_trial
+from experiments.figures.optimizer.rate_basins import optimum
+from experiments.training.contenders import USUAL
+from experiments.training.tuning import TunedConfig
+from kadam_jax.members import grid, points
+from kadam_jax.optimizer import kadam
+from models.ngram import NGramConfig
+
+
+@dataclass(frozen=True)
+class Config(TunedConfig):
+    """What is trained: `batch` without added noise is the plain condition.
+
+    Attributes:
+      model: The network; its context is what it sees of the text.
+      batch: Examples in a batch where noise is added.
+      learning_rate: Lowest of the grid; all of them are peaks of the schedule.
+      ks: Numbers of stages, from 1 on.
+      strategy: What a stage's decays are of Adam's usual ones.
+      batch_sizes: Without any added noise.
+      gradient_noises: Levels of noise in the gradients: its root mean square over theirs.
+      label_noises: Shares of training labels that are replaced.
+      num_rates: Learning rates that each k is tuned over in each condition.
+      rate_step: A learning rate over the one below.
+      eval_examples: Predictions of each held-out split, drawn once.
+    """
+
+    model: NGramConfig = field(default_factory=NGramConfig)
+    batch: int = 32
+    learning_rate: float = 1e-3
+    num_seeds: int = 12
+    chunk_size: int = 3
+    ks: tuple[int, ...] = (1, 2, 3, 5)
+    strategy: Literal["inverse_exp", "exp", "scaled", "naive", "root"] = "inverse_exp"
+    batch_sizes: tuple[int, ...] = (8, 32, 128, 512)
+    gradient_noises: tuple[float, ...] = (1.0, 3.0)
+    label_noises: tuple[float, ...] = (0.1, 0.3)
+    num_rates: int = 7
+    rate_step: float = 2.0
+    eval_examples: int = 8192
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_ks(self.ks)
+        for name, least, most in (
+            ("batch_sizes", 0, np.inf),
+            ("gradient_noises", 0, np.inf),
+            ("label_noises", 0, 1),
+        ):
+            values = getattr(self, name)
+            if not rises(least, *values, most):
+                raise ConfigError(
+                    f"{name} must increase and be between {least} and {most}, got {values}"
+                )
+        if self.batch not in self.batch_sizes:
+            raise ConfigError(
+                f"batch={self.batch} must be one of batch_sizes, got {self.batch_sizes}"
+            )
+        check_least(self, num_rates=3, eval_examples=1)
+        if not 1 < self.rate_step < np.inf:
+            raise ConfigError(f"rate_step must be above 1 and finite, got {self.rate_step}")
+
+    @property
+    def learning_rates(self) -> np.ndarray:
+        """Of the grid, from the lowest."""
+        return self.learning_rate * self.rate_step ** np.arange(self.num_rates, dtype=float)
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """The plain one, then those that differ from it in one way."""
+        return (
+            Condition(self.batch, 0.0, 0.0),
+            *(Condition(batch, 0.0, 0.0) for batch in self.batch_sizes if batch != self.batch),
+            *(Condition(self.batch, level, 0.0) for level in self.gradient_noises),
+            *(Condition(self.batch, 0.0, share) for share in self.label_noises),
+        )
+
+
+def compute(config: Config, run: Run) -> xr.Dataset:
+    """Tunes every k in every condition, then trains it with fresh seeds; then `analyse`.
+
+    There is a program for each k and batch size.
+    """
+    conditions, rates = config.conditions, config.learning_rates
+    shape = len(conditions), len(config.ks)
+    validation = np.empty((*shape, config.num_rates))
+    test = np.empty((*shape, config.num_seeds))
+    for (column, k), batch in itertools.product(enumerate(config.ks), config.batch_sizes):
+        places = [place for place, at in enumerate(conditions) if at.batch == batch]
+        _, gradient_noise, label_noise = map(
+            np.array, zip(*(conditions[p] for p in places), strict=True)
+        )
+        noise = {"gradient_noise": gradient_noise, "label_noise": label_noise}
+        fn = noisy_trial(
+            config.model,
+            run.corpus,
+            partial(_optimizer, config, k),
+            batch=batch,
+            num_steps=config.num_steps,
+            eval_examples=config.eval_examples,
+        )
+        sweep = partial(run.sweep, fn=fn, chunk_size=config.chunk_size, grid_shape=True)
+        tuning = grid(condition=points(**noise), rate=rates, seed=np.array(config.tuning_seeds))
+        losses = sweep(f"tuning_{k}_{batch}", members=tuning)["validation"].mean(-1)
+        chosen = points(**noise, rate=_chosen(rates, losses))
+        fresh = grid(condition=chosen, seed=np.array(config.seeds))
+        validation[places, column] = losses
+        test[places, column] = sweep(f"fresh_{k}_{batch}", members=fresh)["test"]
+    return analyse(config, validation, test)
+
+
+def _optimizer(config: Config, k: int, rate: jax.Array) -> optax.GradientTransformation:
+    """k-Adam with that peak of its schedule."""
+    shape = optax.warmup_cosine_decay_schedule(
+        0.0, 1.0, config.warmup_steps, config.num_steps, config.final_rate
+    )
+    return kadam(
+        lambda count: rate * shape(count),
+        k,
+        USUAL["b1"],
+        USUAL["b2"],
+        config.eps,
+        strategy=config.strategy,
+    )
+
+
+def _chosen(rates: np.ndarray, losses: np.ndarray) -> np.ndarray:
+    """The best rates, (...), of losses (..., num_rates)."""
+    return np.apply_along_axis(partial(optimum, rates), -1, losses)
+
+
+def analyse(config: Config, validation: np.ndarray, test: np.ndarray) -> xr.Dataset:
+    """The figure's dataset.
+
+    Args:
+      config: What was trained.
+      validation: Mean over the tuning seeds, (condition, k, rate).
+      test: Of fresh seeds with what was chosen, (condition, k, seed).
+
+    Returns:
+      Losses, what was chosen, and how gains over Adam change with the noise, labelled.
+    """
+    dims = ("condition", "k")
+    test = np.where(np.isfinite(test), test, np.nan)
+    validation = np.where(np.isfinite(validation), validation, np.inf)
+    place = validation.argmin(-1)
+    batch, gradient_noise, label_noise = zip(*config.conditions, strict=True)
+    less_adams = test - test[:, :1]
+    data = xr.Dataset(
+        {
+            "validation": ((*dims, "rate"), validation),
+            "chosen_rate": (dims, _chosen(config.learning_rates, validation)),
+            "rate_at_edge": (dims, np.isin(place, [0, config.num_rates - 1])),
+            "tuned_validation": (dims, validation.min(-1)),
+            "test": ((*dims, "seed"), test),
+            "mean_test": ((*dims, "end"), np.apply_along_axis(mean_interval, -1, test)),
+            "excess": ((*dims, "end"), np.apply_along_axis(mean_interval, -1, less_adams)),
+        },
+        {
+            "condition": np.arange(len(config.conditions)),
+            "batch": ("condition", np.array(batch)),
+            "gradient_noise": ("condition", np.array(gradient_noise)),
+            "label_noise": ("condition", np.array(label_noise)),
+            "k": np.array(config.ks),
+            "rate": config.learning_rates,
+            "seed": np.array(config.seeds),
+            "end": list(ENDS),
+        },
+    )
+    numbers = {
+        name: ("end", np.array([estimate.value, estimate.low, estimate.high]))
+        for axis in AXES
+        for name, estimate in (
+            (f"gain_{axis}", gain(data, axis)),
+            (f"trend_{axis}", trend(data, axis, larger(data))),
+        )
+    }
+    return labelled(data.assign(numbers), LABELS | END_LABEL)
+
+
+BETTER = "loss of the better of k = 1, 2 less that of the best k ≥ 3"
+SLOPE = "slope of Adam's loss less that of k-Adam, mean over k ≥ 3, over the"
+LABELS: Mapping[str, tuple[str, str]] = {
+    "validation": ("validation loss, mean over tuning seeds", "nat/token"),
+    "chosen_rate": ("learning rate that is best on the validation split", "1"),
+    "rate_at_edge": ("whether that is the lowest or the highest learning rate", "1"),
+    "tuned_validation": ("lowest validation loss of the grid, mean over tuning seeds", "nat/token"),
+    "test": ("test loss", "nat/token"),
+    "mean_test": ("test loss, mean over fresh seeds", "nat/token"),
+    "excess": ("test loss less Adam's, mean over fresh seeds", "nat/token"),
+    "condition": ("condition of training; 0 is the plain one", "1"),
+    "batch": ("examples in a batch", "1"),
+    "gradient_noise": ("noise in the gradients over the gradients, root mean squares", "1"),
+    "label_noise": ("share of the training labels that are replaced", "1"),
+    "k": ("stages k", "1"),
+    "rate": ("learning rate", "1"),
+    "seed": ("fresh seed", "1"),
+    "gain_batch": (f"{BETTER}, smallest batch", "nat/token"),
+    "gain_gradient_noise": (f"{BETTER}, most noise in the gradients", "nat/token"),
+    "gain_label_noise": (f"{BETTER}, most labels replaced", "nat/token"),
+    "trend_batch": (f"{SLOPE} halvings of the batch", "nat/token"),
+    "trend_gradient_noise": (f"{SLOPE} level of noise in the gradients", "nat/token"),
+    "trend_label_noise": (f"{SLOPE} tenths of labels replaced", "nat/token"),
+}
+"""long_name and units."""

@@ -1,0 +1,133 @@
+"""What optimizers gain over AdamW where they are compared: picks, means, intervals, Holm."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import xarray as xr
+
+from experiments.core.stats import END_LABEL, ENDS, mean_interval
+from experiments.core.store import labelled
+from experiments.figures.optimizer.paired_statistics import holm, paired_interval, paired_p_value
+from experiments.training.contenders import ADAMW
+from experiments.training.tuning import lowest
+
+
+def analyse(data: xr.Dataset) -> xr.Dataset:
+    """The figure's dataset, of what was trained.
+
+    Args:
+      data: Over arm, setting and place along the rates; `test` over arm and seed.
+
+    Returns:
+      With it what was picked and whether that is at an end of what was tried, means over fresh
+      seeds, gains over AdamW, and Holm's p-values, those of the family of all gains.
+    """
+    data = data.assign_coords(end=list(ENDS), axis=list(AXES))
+    data["test"] = data.test.where(np.isfinite(data.test))
+    picked_loss = data.finalist_validation.fillna(np.inf).min("finalist")
+    gains = (data.test.sel(arm=ADAMW, drop=True) - data.test).transpose("arm", "seed")
+    others = (data.arm != ADAMW).values
+    adjusted = np.full(len(others), np.nan)
+    adjusted[others] = holm([paired_p_value(gain) for gain in gains[others]])
+    data = data.assign(
+        picked_rate=data.rate.isel(place=data.picked_place),
+        picked_validation=picked_loss,
+        at_edge=(("arm", "axis"), np.stack([_at_edge(data, axis) for axis in AXES], axis=1)),
+        picked=("arm", _best_of_each(picked_loss, data.optimizer)),
+        mean_test=(("arm", "end"), [mean_interval(test) for test in data.test]),
+        gain=(("arm", "end"), [paired_interval(gain) for gain in gains]),
+        p_value=("arm", adjusted),
+    )
+    numbers = {f"gain_{arm}": data.gain.sel(arm=arm, drop=True) for arm in data.arm.values[others]}
+    labels = {name: (f"{GAIN}, {name.removeprefix('gain_')}", NATS) for name in numbers}
+    numbers["combinations"] = data.b1.sel(arm=ADAMW, drop=True).count() * data.sizes["place"]
+    numbers["adamw_test"] = data.mean_test.sel(arm=ADAMW, drop=True)
+    data.attrs["note"] = _note(data)
+    return labelled(data.assign(numbers), LABELS | labels)
+
+
+def _at_edge(data: xr.Dataset, axis: str) -> np.ndarray:
+    """Whether nothing beyond each arm's pick was tried along an axis, `AS_PICKED` as picked.
+
+    Beyond 0 there is nothing; an axis along which the arm never varies has no ends.
+    """
+    along = "place" if axis == "rate" else "setting"
+    at_pick = {along: data[f"picked_{along}"]}
+    tried = data[axis]
+    picked, varied = tried.isel(at_pick), tried.min(along) < tried.max(along)
+    for other in AS_PICKED.get(axis, ()):
+        tried = tried.where(data[other] == data[other].isel(at_pick))
+    low, high = tried.min(along), tried.max(along)
+    return (varied & ((picked == high) | ((picked == low) & (low > 0)))).values
+
+
+def _note(data: xr.Dataset) -> str:
+    """Which optima lie at an end of what was tried."""
+    found = [
+        f"{arm.item()} ({', '.join(AXES[axis] for axis in AXES if ends.sel(axis=axis))})"
+        for arm, ends in zip(data.arm, data.at_edge, strict=True)
+        if ends.any()
+    ]
+    if not found:
+        return "Settings on both sides of every optimum were tried, along each axis."
+    return f"At an end of what was tried, and perhaps better beyond: {'; '.join(found)}."
+
+
+def _best_of_each(loss: xr.DataArray, optimizer: xr.DataArray) -> np.ndarray:
+    """Whether an arm is its optimizer's with the lowest loss."""
+    best = np.zeros(loss.size, bool)
+    for name in set(optimizer.values):
+        places = np.flatnonzero(optimizer.values == name)
+        best[places[lowest(loss[places])]] = True
+    return best
+
+
+AXES: Mapping[str, str] = {"rate": "η", "b1": "γ", "b2": "β", "weight_decay": "λ"}
+"""What is tuned."""
+AS_PICKED: Mapping[str, tuple[str, ...]] = {
+    "b1": ("b2",),
+    "b2": ("b1",),
+    "weight_decay": ("b1", "b2"),
+}
+"""What neighbours along an axis have in common; those along γ or β may differ in λ, which hardly
+moves the best ones."""
+NATS = "nat/token"
+GAIN = "test loss of tuned AdamW less the arm's, positive where it is better, mean over fresh seeds"
+LABELS = END_LABEL | {
+    "validation": (
+        "validation loss, first tuning seed; NaN where an arm has fewer settings",
+        NATS,
+    ),
+    "finalist_setting": ("setting of a finalist", "1"),
+    "finalist_place": ("place of a finalist's learning rate", "1"),
+    "finalist_validation": (
+        "validation loss of the arm's best, mean over tuning seeds; NaN where it has fewer",
+        NATS,
+    ),
+    "rate": ("learning rate η", "1"),
+    "b1": ("γ of every stage, or what the optimizer calls b1", "1"),
+    "b2": ("β of every stage, or what the optimizer calls b2", "1"),
+    "weight_decay": ("weight decay λ", "1"),
+    "picked_setting": ("setting of the finalist with the lowest validation loss", "1"),
+    "picked_place": ("place of that finalist's learning rate", "1"),
+    "picked_rate": ("learning rate of the finalist with the lowest validation loss", "1"),
+    "picked_validation": ("validation loss of what was picked, mean over tuning seeds", NATS),
+    "axis": ("what is tuned", "1"),
+    "at_edge": (
+        "whether what was picked is at an end of what was tried beside it; 0 is no end",
+        "1",
+    ),
+    "picked": ("whether tuning the optimizer ends with this arm", "1"),
+    "test": ("test loss, fresh seeds; NaN where a run diverged", NATS),
+    "mean_test": ("test loss, mean over fresh seeds", NATS),
+    "gain": (GAIN, NATS),
+    "p_value": ("Holm-adjusted p-value of no gain, over all arms but AdamW", "1"),
+    "combinations": ("settings times learning rates that each optimizer is tuned over", "1"),
+    "adamw_test": ("test loss of tuned AdamW, mean over fresh seeds, 95% interval", NATS),
+    "arm": ("rival, or strategy and k of k-Adam", "1"),
+    "optimizer": ("what is tuned with equally many members", "1"),
+    "setting": ("setting of b1, b2 and weight decay", "1"),
+    "finalist": ("finalist of the arm", "1"),
+    "seed": ("fresh seed", "1"),
+}
+"""long_name and units."""

@@ -1,0 +1,209 @@
+"""k-Adam beside other optimizers, each tuned with as many runs; not in the paper.
+
+An arm is what is reported: a rival as its tuning ends, or k-Adam at one k under one strategy. The
+number of trained members is the same for each optimizer, and all of k-Adam's arms share its number.
+Everything is tried with one seed, the best with several: the lowest of a hundred losses of one or
+two seeds is often that of a setting that fails with others.
+"""
+
+import itertools
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from experiments.core.config import ConfigError, check_least, check_rising
+from experiments.core.run import Run
+from experiments.figures.optimizer.optimizer_comparison.gains import analyse
+from experiments.figures.optimizer.optimizer_comparison.grids import Grid, Grids, Setting
+from experiments.training.config import ContendersConfig
+from experiments.training.contenders import (
+    ADAMW,
+    CONTENDERS,
+    USUAL,
+    contender_trial,
+    strategy_decays,
+)
+from experiments.training.trials import Trial, text_trial
+from experiments.training.tuning import TunedConfig, choose_by_halving
+from kadam_jax.members import grid, points
+from kadam_jax.strategies import STRATEGIES
+
+KADAM = "kadam"
+COLUMNS = ("b1", "b2", "weight_decay", "rate")
+"""What tells one member of an arm from another, beside the seed."""
+OPTIMIZERS = (*(name for name in CONTENDERS if not name.startswith(KADAM)), KADAM)
+
+
+class Arm(NamedTuple):
+    """One row of the figure."""
+
+    name: str
+    optimizer: str
+    """Whose number of members it shares."""
+    contender: str
+    """Of `CONTENDERS`: whose program trains it."""
+    settings: tuple[Setting, ...]
+    """What it is tuned over, beside the learning rate."""
+
+
+@dataclass(frozen=True)
+class Config(TunedConfig, ContendersConfig):
+    """What is trained: learning_rate is what the grids' rates multiply.
+
+    Schedule-free AdamW has a constant learning rate in place of the cosine.
+
+    Attributes:
+      optimizers: Which are compared; "adamw" and "kadam" always are.
+      ks: Numbers of stages of k-Adam, 2 or 3, each with every strategy.
+      grids: What each optimizer is tuned over, first with one seed.
+      num_finalists: The best of each optimizer, which are trained with all tuning seeds; of k-Adam
+        equally many of each arm.
+    """
+
+    chunk_size: int = 10
+    optimizers: tuple[str, ...] = OPTIMIZERS
+    ks: tuple[int, ...] = (2, 3)
+    grids: Grids = field(default_factory=Grids)
+    num_finalists: int = 20
+    num_tuning_seeds: int = 6
+    learning_rate: float = 1e-2
+    num_seeds: int = 10
+    eval_batches: int = 64
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        """The rivals, then k-Adam's."""
+        return (
+            *(
+                Arm(name, name, name, self.grid(name).settings)
+                for name in self.optimizers
+                if name != KADAM
+            ),
+            *(
+                Arm(f"{strategy}_{k}", KADAM, f"{KADAM}_{k}", (_setting(k, strategy),))
+                for k in self.ks
+                for strategy in STRATEGIES
+            ),
+        )
+
+    def grid(self, optimizer: str) -> Grid:
+        """What an optimizer is tuned over."""
+        return getattr(self.grids, optimizer)
+
+    def __post_init__(self):
+        super().__post_init__()
+        known = set(self.optimizers) <= set(OPTIMIZERS)
+        if not known or not {ADAMW, KADAM} <= set(self.optimizers) or _repeats(self.optimizers):
+            raise ConfigError(
+                f"optimizers must be different ones of {OPTIMIZERS}, {ADAMW} and {KADAM} among "
+                f"them, got {self.optimizers}"
+            )
+        if not self.ks or not set(self.ks) <= {2, 3} or _repeats(self.ks):
+            raise ConfigError(f"ks must be 2, 3 or both, got {self.ks}")
+        for name in self.optimizers:
+            check_rising(**{f"grids.{name}.rates": self.grid(name).rates})
+            for b1, b2, weight_decay in self.grid(name).settings:
+                if not (0 <= b1 < 1 and 0 <= b2 < 1 and weight_decay >= 0):
+                    raise ConfigError(
+                        f"grids.{name}.settings must be b1 and b2 from 0 to below 1 and a weight "
+                        f"decay that is not negative, got {(b1, b2, weight_decay)}"
+                    )
+        if self.grids.kadam.settings:
+            raise ConfigError("grids.kadam.settings must be empty: they are ks and the strategies")
+        sizes = {
+            name: (
+                len(self.grid(name).rates),
+                sum(len(arm.settings) for arm in self.arms if arm.optimizer == name),
+            )
+            for name in self.optimizers
+        }
+        if len(set(sizes.values())) > 1:
+            found = ", ".join(f"{name} {rates} x {rows}" for name, (rates, rows) in sizes.items())
+            raise ConfigError(
+                "grids must give every optimizer as many tuning members, rates x settings (k-Adam: "
+                f"strategies of all ks), got {found}"
+            )
+        check_least(self, num_tuning_seeds=2)
+        rates, num_arms = sizes[KADAM]  # each of its arms has one setting
+        if self.num_finalists % num_arms or not 0 < self.num_finalists <= rates * num_arms:
+            raise ConfigError(
+                f"num_finalists must be a multiple of {num_arms}, k-Adam's arms, and at most "
+                f"{rates * num_arms}, got {self.num_finalists}"
+            )
+
+
+def _repeats(items: tuple) -> bool:
+    return len(set(items)) < len(items)
+
+
+def _setting(k: int, strategy: str) -> Setting:
+    decays = strategy_decays(k, strategy)
+    return decays["b1"], decays["b2"], USUAL["weight_decay"]
+
+
+def compute(config: Config, run: Run) -> xr.Dataset:
+    """Tunes and tests every arm, one program for each optimizer and k; then `analyse`."""
+    trial = text_trial(
+        config.model,
+        run.corpus,
+        batch=config.batch,
+        num_steps=config.num_steps,
+        eval_batches=config.eval_batches,
+    )
+    parts = [
+        _train(config, run, trial, name, list(arms))
+        for name, arms in itertools.groupby(config.arms, lambda arm: arm.contender)
+    ]
+    return analyse(xr.concat(parts, "arm", join="outer"))
+
+
+def _train(config: Config, run: Run, trial: Trial, name: str, arms: list[Arm]) -> xr.Dataset:
+    """Tunes the arms of one program, then trains what was picked with fresh seeds."""
+    fn = contender_trial(name, trial, config.num_steps, config.warmup_steps, config.final_rate)
+
+    def train(stage, members, seeds):
+        """`validation` and `test`, (arms, members, seeds), of (arms, members, COLUMNS)."""
+        columns = dict(zip(COLUMNS, members.reshape(-1, len(COLUMNS)).T, strict=True))
+        rows = grid(member=points(**columns), seed=np.array(seeds))
+        swept = run.sweep(f"{stage}_{name}", fn, rows, chunk_size=config.chunk_size)
+        return {key: x.reshape(*members.shape[:2], -1) for key, x in swept.items()}
+
+    first_seed, *more_seeds = config.tuning_seeds
+    rates = config.learning_rate * np.array(config.grid(arms[0].optimizer).rates)
+    tried = np.array([[(*row, rate) for row in arm.settings for rate in rates] for arm in arms])
+    first = train("tuning", tried, [first_seed])["validation"][..., 0]
+    each = config.num_finalists // sum(arm.optimizer == arms[0].optimizer for arm in config.arms)
+    finalists = choose_by_halving(
+        first, tried, each, lambda members: train("finalists", members, more_seeds)["validation"]
+    )
+    picked = tried[np.arange(len(arms)), finalists.chosen]
+    test = train("fresh", picked[:, None], config.seeds)["test"][:, 0]
+
+    setting, place = np.divmod(finalists.places, len(rates))
+    picked_setting, picked_place = np.divmod(finalists.chosen, len(rates))
+    by_setting = tried[:, :: len(rates)]
+    return xr.Dataset(
+        {
+            "validation": (("arm", "setting", "place"), first.reshape(*by_setting.shape[:2], -1)),
+            "rate": (("arm", "place"), np.tile(rates, (len(arms), 1))),
+            **{
+                key: (("arm", "setting"), by_setting[..., column])
+                for column, key in enumerate(COLUMNS[:-1])
+            },
+            "finalist_setting": (("arm", "finalist"), setting),
+            "finalist_place": (("arm", "finalist"), place),
+            "finalist_validation": (("arm", "finalist"), finalists.losses.mean(-1)),
+            "picked_setting": ("arm", picked_setting),
+            "picked_place": ("arm", picked_place),
+            "test": (("arm", "seed"), test),
+        },
+        {
+            "arm": [arm.name for arm in arms],
+            "optimizer": ("arm", [arm.optimizer for arm in arms]),
+            "setting": np.arange(by_setting.shape[1]),
+            "finalist": np.arange(each),
+            "seed": np.array(config.seeds),
+        },
+    )

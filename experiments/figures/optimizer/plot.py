@@ -1,0 +1,203 @@
+"""How k-Adam's strategies are drawn beside each other."""
+
+from functools import partial
+
+import numpy as np
+import xarray as xr
+from matplotlib import axes, figure, lines, ticker
+
+from experiments.core import plot as plotting
+
+STRATEGIES = {
+    "inverse_exp": ("inverse exp", "tab:blue", "o"),
+    "exp": ("exp", "tab:orange", "s"),
+    "scaled": ("scaled", "tab:green", "^"),
+    "naive": ("naive", "tab:purple", "v"),
+    "root": ("root", "tab:brown", "D"),
+}
+"""Label, colour and marker."""
+ADAM = ("Adam (k = 1)", "tab:red", "*")
+ZOOMED = ("inverse_exp", "exp", "scaled")
+"""The strategies whose range the zoomed panel has, as the paper's does."""
+DECAYS = {"decoupled": "-", "coupled": "--"}
+
+
+def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
+    """Tests by k, what the paper shows, gains over Adam; then losses by learning rate."""
+    canvas, grid = plotting.canvas(10.6, 8.2, nrows=2, ncols=2)
+    panels = (partial(_tests, zoomed=True), partial(_tests, zoomed=False), _swept, _gains)
+    plotting.draw_panels(grid, dataset, panels)
+    handles = [_handle(ADAM)] + [_handle(style, "-") for style in STRATEGIES.values()]
+    ring = lines.Line2D([], [], color="0.3", label="η at an end of the sweep", **plotting.RING)
+    handles += [ring] if dataset.rate_at_edge.any() else []
+    canvas.legend(handles=handles, loc="outside upper center", ncols=len(handles))
+    if "note" in dataset.attrs:
+        canvas.supxlabel(dataset.attrs["note"], fontsize=8)
+    return {"": canvas, "rates": _rates(dataset)}
+
+
+def _handle(style: tuple[str, str, str], linestyle: str = "none") -> lines.Line2D:
+    name, colour, marker = style
+    size = 9 if marker == "*" else 4
+    return lines.Line2D(
+        [], [], color=colour, marker=marker, linestyle=linestyle, markersize=size, label=name
+    )
+
+
+def _line(data: xr.Dataset, strategy: str) -> xr.Dataset:
+    """A strategy's arms, Adam first."""
+    return data.isel(arm=(data.strategy == strategy) | (data.k == 1))
+
+
+def _axis(data: xr.Dataset) -> str:
+    """What is measured, with its unit."""
+    measure = data.mean_test.attrs["long_name"].split(" on ")[0]
+    return f"{measure} ({data.mean_test.attrs['units']})"
+
+
+def _tests(panel: axes.Axes, data: xr.Dataset, *, zoomed: bool) -> str:
+    for place, (strategy, (_, colour, marker)) in enumerate(STRATEGIES.items()):
+        line = _line(data, strategy)
+        x, (mean, low, high) = line.k + 0.03 * (place - 2), line.mean_test.transpose("end", "arm")
+        panel.plot(x, mean, "-", color=colour, linewidth=0.9)
+        panel.errorbar(
+            x[1:],
+            mean[1:],
+            yerr=np.maximum(0, [(mean - low)[1:], (high - mean)[1:]]),
+            fmt=marker,
+            color=colour,
+            markersize=4,
+            capsize=2,
+            linewidth=0.9,
+        )
+        at_edge = line.rate_at_edge & (line.k > 1)
+        panel.plot(x[at_edge], mean[at_edge], color=colour, **plotting.RING)
+    adam = data.sel(arm="adam")
+    mean, low, high = adam.mean_test.values
+    if adam.rate_at_edge:
+        panel.plot(1, mean, color=ADAM[1], **plotting.RING)
+    panel.errorbar(
+        1,
+        mean,
+        yerr=[[mean - low], [high - mean]],
+        fmt=ADAM[2],
+        color=ADAM[1],
+        markersize=9,
+        capsize=2,
+        zorder=3,
+    )
+    panel.axhline(mean, color=ADAM[1], linestyle=":", linewidth=0.8)
+    panel.set(xlabel="stages k", ylabel=_axis(data), xticks=np.unique(data.k))
+    if not zoomed:
+        _logarithmic(panel, data.mean_test.sel(end="value"))
+        return f"all strategies, {data.sizes['seed']} fresh seeds"
+    kept = data.isel(arm=data.strategy.isin(ZOOMED) | (data.k == 1)).mean_test
+    kept = kept.values[np.isfinite(kept.values)]
+    if kept.size and np.ptp(kept) > 0:
+        panel.set_ylim(kept.min() - 0.05 * np.ptp(kept), kept.max() + 0.05 * np.ptp(kept))
+    return f"zoomed, {data.sizes['seed']} fresh seeds, tuned on validation"
+
+
+def _logarithmic(panel: axes.Axes, values: xr.DataArray) -> None:
+    """A logarithmic y axis with plain numbers, if there is something to show on it."""
+    if (values > 0).any():
+        panel.set_yscale("log")
+        panel.yaxis.set_major_formatter("{x:g}")
+        panel.yaxis.set_minor_formatter(ticker.LogFormatter(minor_thresholds=(1.2, 0.5)))
+
+
+def _swept(panel: axes.Axes, data: xr.Dataset) -> str:
+    for strategy, (_, colour, marker) in STRATEGIES.items():
+        line = _line(data, strategy)
+        for decay in data.decay.values:
+            panel.plot(
+                line.k,
+                line.best_swept.sel(decay=decay),
+                linestyle=DECAYS[decay],
+                marker=marker,
+                color=colour,
+                markersize=4,
+            )
+    for decay in data.decay.values:
+        adam = data.best_swept.sel(decay=decay).isel(arm=0)
+        panel.plot(1, adam, ADAM[2], color=ADAM[1], markersize=9)
+    if len(data.decay) > 1:
+        handles = [
+            lines.Line2D([], [], color="0.3", linestyle=DECAYS[name], label=f"{name} decay")
+            for name in data.decay.values
+        ]
+        panel.legend(handles=handles, loc="best")
+    _logarithmic(panel, data.best_swept)
+    panel.set(xlabel="stages k", ylabel=f"lowest {_axis(data)}", xticks=np.unique(data.k))
+    return "the paper's statistic: best of the sweep, one seed"
+
+
+def _gains(panel: axes.Axes, data: xr.Dataset) -> str:
+    arms = data.isel(arm=slice(1, None))
+    names = []
+    for place, (strategy, k) in enumerate(zip(arms.strategy.values, arms.k.values, strict=True)):
+        name, colour, marker = STRATEGIES[strategy]
+        names.append(f"{name}, k = {k}")
+        gain = arms.gain[place].values
+        plotting.horizontal_interval(
+            panel, place, gain, fmt=marker, color=colour, markersize=4, capsize=2
+        )
+        if arms.rate_at_edge[place]:
+            panel.plot(gain[0], place, color=colour, **plotting.RING)
+    panel.axvline(0, color=ADAM[1], linestyle=":", linewidth=0.8)
+    panel.set_yticks(range(len(names)), names, fontsize=7)
+    panel.set_xscale("symlog", linthresh=_linear_range(arms.gain))
+    panel.invert_yaxis()
+    panel.set(xlabel=f"{_axis(data)} less than Adam's", ylabel="strategy")
+    return "gain over Adam, better to the right"
+
+
+def _linear_range(gain: xr.DataArray) -> float:
+    """Where the axis turns logarithmic: what half of the gains are within."""
+    sizes = abs(gain.sel(end="value").values)
+    return float(np.median(sizes[sizes > 0])) if (sizes > 0).any() else 1.0
+
+
+def _rates(data: xr.Dataset) -> figure.Figure:
+    """Validation loss over the learning rate, a panel for each k."""
+    ks = np.unique(data.k)
+    canvas, grid = plotting.canvas(
+        2.6 * len(ks) + 0.6, 3.4, ncols=len(ks), sharex=True, sharey=True, squeeze=False
+    )
+    by_rate = data.validation_loss.where(np.isfinite(data.validation_loss)).min(
+        ["decay", "weight_decay"]
+    )
+    for k, panel in zip(ks, grid.flat, strict=True):
+        arms = data.isel(arm=data.k == k)
+        for arm in arms.arm.values:
+            _, colour, marker = STRATEGIES.get(arms.strategy.sel(arm=arm).item(), ADAM)
+            loss, chosen = by_rate.sel(arm=arm), arms.chosen_rate.sel(arm=arm)
+            panel.plot(data.rate, loss, "-", color=colour, marker=marker, fillstyle="none", ms=4)
+            panel.plot(chosen, loss.sel(rate=chosen), marker, color=colour, markersize=6)
+        panel.set_title(f"k = {k}", loc="left")
+        panel.set(xscale="log", xlabel="learning rate η", ylabel="validation loss (nats)")
+        _logarithmic(panel, by_rate)
+        panel.label_outer()
+    handles = [_handle(style, "-") for style in (ADAM, *STRATEGIES.values())]
+    canvas.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    return canvas
+
+
+OPTIMIZERS = {
+    "adamw": ("AdamW", "tab:red", "*"),
+    "nadamw": ("NAdamW", "tab:pink", "P"),
+    "rmsprop": ("RMSprop", "tab:gray", "X"),
+    "lion": ("Lion", "tab:olive", "p"),
+    "muon": ("Muon", "tab:cyan", "h"),
+    "schedule_free_adamw": ("Schedule-free AdamW", "black", "d"),
+}
+"""Label, colour and marker."""
+
+
+def style(name: str) -> tuple[str, str, str]:
+    """Label, colour and marker of one arm, an optimizer or a strategy and k."""
+    if name in OPTIMIZERS:
+        return OPTIMIZERS[name]
+    strategy, _, k = name.rpartition("_")
+    label, colour, marker = STRATEGIES[strategy]
+    return f"{k}-Adam, {label}", colour, marker

@@ -1,0 +1,160 @@
+"""2-Adam's learning rate beside AdamW's: what the paper implies and what theory predicts, as rules.
+
+An interval is open to the side where an optimum or a basin may lie beyond its grid.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import xarray as xr
+
+from experiments.core.claims import Claim
+from experiments.core.stats import NOTHING, Estimate, mean_interval
+from experiments.figures.optimizer.rate_basins import ratio_interval
+
+ADAMW, TWO_ADAM = "adamw", "inverse_exp_2"
+
+
+def _opened(interval: Sequence[float], n: int, *, lower: bool, higher: bool) -> Estimate:
+    """The value and its interval, open where the truth may be `lower` or `higher` than measured."""
+    value, low, high = interval
+    if math.isnan(value):
+        return NOTHING
+    return Estimate(value, -math.inf if lower else low, math.inf if higher else high, n)
+
+
+def _mean(values: xr.DataArray, *, lower: bool, higher: bool) -> Estimate:
+    return _opened(mean_interval(values).tolist(), values.size, lower=lower, higher=higher)
+
+
+def _at_edge(run: xr.Dataset, arm: str) -> bool:
+    """Whether the arm's best rate is at an end of its grid: it may be better than measured."""
+    return bool(run.rate_at_lowest.sel(arm=arm) | run.rate_at_highest.sel(arm=arm))
+
+
+def _price_of_adamws_rate(run: xr.Dataset) -> Estimate:
+    if TWO_ADAM not in run.switch:
+        return NOTHING
+    elsewhere = _at_edge(run, ADAMW)
+    return _mean(
+        run.price_at_adamws.sel(switch=TWO_ADAM),
+        lower=elsewhere,
+        higher=elsewhere or _at_edge(run, TWO_ADAM),
+    )
+
+
+def _loss_of_switching(run: xr.Dataset) -> Estimate:
+    if TWO_ADAM not in run.switch:
+        return NOTHING
+    return _mean(
+        run.beyond_adamw.sel(switch=TWO_ADAM),
+        lower=_at_edge(run, TWO_ADAM),
+        higher=_at_edge(run, ADAMW),
+    )
+
+
+def _wider_basin(run: xr.Dataset) -> Estimate:
+    if TWO_ADAM not in run.switch:
+        return NOTHING
+    ours, theirs = run.sel(arm=TWO_ADAM), run.sel(arm=ADAMW)
+    return _mean(
+        ours.width - theirs.width, lower=bool(theirs.basin_open), higher=bool(ours.basin_open)
+    )
+
+
+def _ratio_over(run: xr.Dataset, predicted: str) -> Estimate:
+    """All strategies: their geometric mean, the lowest and the highest end of any."""
+    adamw = run.sel(arm=ADAMW)
+    each = []
+    for switch in run.switch.values.tolist():
+        arm = run.sel(arm=switch)
+        ratios = arm.ratio / run[predicted].sel(switch=switch)
+        lower = bool(arm.rate_at_lowest | adamw.rate_at_highest)
+        higher = bool(arm.rate_at_highest | adamw.rate_at_lowest)
+        interval = ratio_interval(ratios).tolist()
+        each.append(_opened(interval, ratios.size, lower=lower, higher=higher))
+    if not each or any(estimate.n == 0 for estimate in each):
+        return NOTHING
+    middle = float(np.exp(np.mean([math.log(estimate.value) for estimate in each])))
+    low, high = min(e.low for e in each), max(e.high for e in each)
+    return Estimate(middle, low, high, sum(e.n for e in each))
+
+
+CLAIMS: tuple[Claim, ...] = (
+    Claim(
+        id="two-adam-takes-adamws-learning-rate",
+        figure="rate_sensitivity",
+        section="App. H",
+        statement="2-Adam can be compared, and so used, at AdamW's learning rates: the paper "
+        "sweeps every k and strategy over the same ones.",
+        quantity="test loss of 2-Adam, inverse exp, at the learning rate that is AdamW's best, "
+        "less that at its own best, nats per token: both chosen on the other seeds' validation "
+        "losses, mean over seeds",
+        statistic=_price_of_adamws_rate,
+        accept=(-math.inf, 0.05),
+        reason="The tolerance of a basin here: who loses less has no reason to tune again.",
+        correction="It loses more than a basin's tolerance there: a run is to be tuned again, or "
+        "started from AdamW's rate times the ratio that the figure states.",
+    ),
+    Claim(
+        id="two-adam-is-no-more-sensitive",
+        figure="rate_sensitivity",
+        section="§4.3",
+        statement="With stronger stability guarantees 2-Adam is no more sensitive to its learning "
+        "rate than Adam.",
+        quantity="decades of learning rates whose validation loss is within the tolerance of the "
+        "lowest: 2-Adam's, inverse exp, less AdamW's, same seed, mean over seeds",
+        statistic=_wider_basin,
+        accept=(0.0, math.inf),
+        reason="What is no more sensitive has no narrower basin.",
+        correction="Its basin, as interpolated, is narrower, by less than the grid can tell. The "
+        "bound on updates, which is Adam's own with other decays, says nothing about learning "
+        "rates.",
+    ),
+    Claim(
+        id="update-size-predicts-the-rate",
+        figure="rate_sensitivity",
+        section="not in the paper",
+        statement="How large updates are on noise predicts 2-Adam's learning rate from AdamW's, "
+        "for every strategy.",
+        quantity="best learning rate over AdamW's, divided by AdamW's root mean square of updates "
+        "on noise over the strategy's; geometric mean over strategies and seeds, lowest and "
+        "highest end of any strategy's interval",
+        statistic=lambda run: _ratio_over(run, "predicted_by_size"),
+        accept=(0.5, 2.0),
+        reason="Learning rates are tried in steps of about two: a prediction that is further off "
+        "spares no trial.",
+        correction="Momentum spreads a gradient over many updates: the size of one of them does "
+        "not say how far they carry together.",
+    ),
+    Claim(
+        id="displacement-predicts-the-rate",
+        figure="rate_sensitivity",
+        section="not in the paper",
+        statement="How far updates carry on noise predicts 2-Adam's learning rate from AdamW's, "
+        "for every strategy.",
+        quantity="best learning rate over AdamW's, divided by AdamW's displacement by many updates "
+        "on noise over the strategy's; geometric mean over strategies and seeds, lowest and "
+        "highest end of any strategy's interval",
+        statistic=lambda run: _ratio_over(run, "predicted_by_displacement"),
+        accept=(0.5, 2.0),
+        reason="As for the size of updates; slow averages of the gradient, which is what training "
+        "follows, are amplified by this factor whatever momentum does.",
+        correction="The gradients of training are not noise around a slow average, or what limits "
+        "the learning rate is not how far updates carry.",
+    ),
+    Claim(
+        id="switching-to-two-adam-gains",
+        figure="rate_sensitivity",
+        section="§4.3, App. P",
+        statement="An AdamW run that works is improved by 2-Adam once its learning rate is scaled.",
+        quantity="test loss of 2-Adam, inverse exp, at AdamW's best learning rate times the ratio "
+        "of their optima, less AdamW's at that rate, nats per token: rates and ratio from the "
+        "other seeds, mean over seeds",
+        statistic=_loss_of_switching,
+        accept=(-math.inf, 0.0),
+        reason="The paper finds it to outperform Adam; what is better has the lower loss.",
+        correction="AdamW at its own learning rate is better.",
+    ),
+)

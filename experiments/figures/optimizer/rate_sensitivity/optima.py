@@ -1,0 +1,178 @@
+"""From losses over learning rates to each optimizer's best one, its basin, and what others cost."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from experiments.core.stats import END_LABEL, ENDS, means_over_seeds
+from experiments.core.store import labelled
+from experiments.figures.optimizer.rate_basins import basin, loss_at, optimum, ratio_interval
+from experiments.training.contenders import ADAMW
+from experiments.training.tuning import best_on_other_seeds, lowest
+
+
+def analyse(
+    config: Any, losses: Mapping[str, np.ndarray], response: Mapping[str, np.ndarray]
+) -> xr.Dataset:
+    """The figure's dataset.
+
+    Args:
+      config: Names arms, rates, seeds and the basin's tolerance.
+      losses: `validation` and `test`, nats per token, (num_arms, num_rates, num_seeds); what is
+        not finite becomes NaN.
+      response: From `noise_response`, of AdamW and then of each strategy of 2-Adam.
+
+    Returns:
+      Losses, optima, basins, ratios to AdamW's rate and what learning rates cost, labelled.
+    """
+    finite = {name: np.where(np.isfinite(loss), loss, np.nan) for name, loss in losses.items()}
+    data = xr.Dataset(
+        {name: (("arm", "place", "seed"), loss.astype(float)) for name, loss in finite.items()},
+        {
+            "arm": list(config.arms),
+            "rate": (("arm", "place"), config.rates),
+            "seed": np.array(config.seeds),
+            "switch": list(config.switches),
+            "end": list(ENDS),
+        },
+    )
+    data = data.assign(_of_each_run(data, config.tolerance))
+    data = data.assign(_choices(data))
+    data["ratio"] = data.optimum / data.optimum.sel(arm=ADAMW, drop=True)
+    for name in ("optimum", "ratio"):
+        data[f"mean_{name}"] = ("arm", "end"), [ratio_interval(values) for values in data[name]]
+    for name, values in response.items():
+        data[f"predicted_by_{name}"] = "switch", values[0] / values[1:]
+    data = data.assign(_prices(data))
+    numbers, labels = _numbers(data)
+    return labelled(data.assign(numbers), LABELS | labels | END_LABEL)
+
+
+def _of_each_run(data: xr.Dataset, tolerance: float) -> xr.Dataset:
+    """Optimum and basin of each arm and seed, by the validation loss."""
+    curves = [
+        (rates, loss)
+        for rates, losses in zip(data.rate.values, data.validation.values, strict=True)
+        for loss in losses.T
+    ]
+    basins = [basin(*curve, tolerance) for curve in curves]
+    found = {
+        "optimum": [optimum(*curve) for curve in curves],
+        "lowest": [loss[lowest(loss)] for _, loss in curves],
+        "best_place": [lowest(loss) for _, loss in curves],
+        "basin_low": [each.low for each in basins],
+        "basin_high": [each.high for each in basins],
+        "width": [each.decades for each in basins],
+        "open": [each.open for each in basins],
+    }
+    shape = data.sizes["arm"], data.sizes["seed"]
+    return xr.Dataset({key: (("arm", "seed"), np.reshape(x, shape)) for key, x in found.items()})
+
+
+def _choices(data: xr.Dataset) -> xr.Dataset:
+    """What the other seeds choose, and whether a grid ends where an optimum or a basin goes on."""
+    chosen = best_on_other_seeds(data.validation, "place").transpose("arm", "seed")
+    last = data.sizes["place"] - 1
+    return xr.Dataset(
+        {
+            "chosen_place": (("arm", "seed"), chosen.values),
+            "rate_at_lowest": ((chosen == 0) | (data.best_place == 0)).any("seed"),
+            "rate_at_highest": ((chosen == last) | (data.best_place == last)).any("seed"),
+            "basin_open": data.open.any("seed"),
+        }
+    )
+
+
+def _prices(data: xr.Dataset) -> dict[str, tuple]:
+    """2-Adam's test losses at AdamW's rate and near it, for each switch and seed."""
+    log_ratio = np.log(data.ratio)
+    others = (log_ratio.sum("seed", skipna=False) - log_ratio) / (data.sizes["seed"] - 1)
+    ratio_of_others = np.exp(others)
+    own = data.test.isel(place=data.chosen_place)
+    adamws = data.rate.isel(place=data.chosen_place).sel(arm=ADAMW)
+    shape = data.sizes["switch"], data.sizes["seed"]
+    at = {name: np.full(shape, np.nan) for name in ("adamws", "ratio")}
+    for row, switch in enumerate(data.switch.values):
+        for column, rate in enumerate(adamws.values):
+            arm = data.sel(arm=switch).isel(seed=column)
+            curve = arm.rate.values, arm.test.values
+            factor = ratio_of_others.sel(arm=switch)[column].item()
+            at["adamws"][row, column] = loss_at(*curve, rate)
+            at["ratio"][row, column] = loss_at(*curve, rate * factor)
+    best = own.sel(arm=data.switch.values).values
+    return {
+        "price_at_adamws": (("switch", "seed"), at["adamws"] - best),
+        "price_at_ratio": (("switch", "seed"), at["ratio"] - best),
+        "beyond_adamw": (("switch", "seed"), at["ratio"] - own.sel(arm=ADAMW).values),
+    }
+
+
+def _numbers(data: xr.Dataset) -> tuple[dict, dict]:
+    """The numbers that the report states, with their labels."""
+    statistics = {}
+    numbers, labels = {}, {}
+    for switch in data.switch.values.tolist():
+        name = f"2-Adam ({switch.removesuffix('_2').replace('_', ' ')})"
+        numbers[f"start_{switch}"] = ("end", data.mean_ratio.sel(arm=switch).values)
+        labels[f"start_{switch}"] = (
+            f"start {name} from so many times AdamW's learning rate, geometric mean over seeds, "
+            "95% interval",
+            "1",
+        )
+        for variable, text in (
+            ("price_at_adamws", "at AdamW's best rate, less that at its own"),
+            ("price_at_ratio", "at that rate times the ratio, less that at its own"),
+            ("beyond_adamw", "there, less AdamW's"),
+        ):
+            statistics[f"{variable}_{switch}"] = (
+                data[variable].sel(switch=switch),
+                f"test loss of {name} {text}",
+                "nat/token",
+            )
+        statistics[f"wider_{switch}"] = (
+            data.width.sel(arm=switch) - data.width.sel(arm=ADAMW),
+            f"width of the basin of {name} less AdamW's",
+            "decades",
+        )
+    for arm in data.arm.values.tolist():
+        statistics[f"width_{arm}"] = (
+            data.width.sel(arm=arm),
+            f"width of the basin of {arm}",
+            "decades",
+        )
+    over_seeds, their_labels = means_over_seeds(statistics)
+    return numbers | over_seeds, labels | their_labels
+
+
+LABELS: Mapping[str, tuple[str, str]] = {
+    "arm": ("optimizer; 2-Adam's strategies end with _2", "1"),
+    "switch": ("strategy of 2-Adam that AdamW is switched to", "1"),
+    "rate": ("learning rate η", "1"),
+    "seed": ("seed", "1"),
+    "validation": ("loss on the validation split", "nat/token"),
+    "test": ("loss on the test split", "nat/token"),
+    "optimum": ("best learning rate, by a parabola through the lowest losses", "1"),
+    "mean_optimum": ("best learning rate, geometric mean over seeds", "1"),
+    "lowest": ("lowest loss on the validation split", "nat/token"),
+    "best_place": ("place of the rate with the lowest loss", "1"),
+    "basin_low": ("lowest learning rate of the basin", "1"),
+    "basin_high": ("highest learning rate of the basin", "1"),
+    "width": ("width of the basin", "decades"),
+    "open": ("whether the grid ends inside the basin", "1"),
+    "basin_open": ("whether it does for any seed", "1"),
+    "chosen_place": ("place of the rate that the other seeds choose", "1"),
+    "rate_at_lowest": ("whether a best or chosen rate is the lowest of the grid", "1"),
+    "rate_at_highest": ("whether a best or chosen rate is the highest of the grid", "1"),
+    "ratio": ("best learning rate over AdamW's", "1"),
+    "mean_ratio": ("best learning rate over AdamW's, geometric mean over seeds", "1"),
+    "predicted_by_size": ("AdamW's size of updates on noise over 2-Adam's", "1"),
+    "predicted_by_displacement": ("AdamW's displacement on noise over 2-Adam's", "1"),
+    "price_at_adamws": ("test loss at AdamW's best rate, more than at its own", "nat/token"),
+    "price_at_ratio": (
+        "test loss at AdamW's rate times the ratio, more than at its own",
+        "nat/token",
+    ),
+    "beyond_adamw": ("test loss at AdamW's rate times the ratio, more than AdamW's", "nat/token"),
+}

@@ -1,0 +1,124 @@
+"""Losses over learning rates, basins, ratios and prices, as four panels."""
+
+import numpy as np
+import xarray as xr
+from matplotlib import axes, figure, ticker
+
+from experiments.core import plot as plotting
+from experiments.core.stats import mean_interval
+from experiments.figures.optimizer.plot import OPTIMIZERS, style
+
+SHOWN = 1.0
+"""Nats above the lowest mean loss that are drawn."""
+PREDICTIONS = {
+    "predicted_by_size": ("by the size of updates", "x"),
+    "predicted_by_displacement": ("by how far they carry", "+"),
+}
+PRICES = {
+    "price_at_adamws": ("at AdamW's rate, less at its own best", "o"),
+    "price_at_ratio": ("at the ratio times that, less at its own best", "s"),
+    "beyond_adamw": ("at the ratio times that, less AdamW's best", "*"),
+}
+
+
+def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
+    """Losses over learning rates, widths of basins, ratios to AdamW's rate, what rates cost."""
+    canvas, grid = plotting.canvas(11, 8, nrows=2, ncols=2)
+    plotting.draw_panels(grid, dataset, (_losses, _widths, _ratios, _prices))
+    handles, labels = grid[0, 0].get_legend_handles_labels()
+    canvas.legend(handles, labels, loc="outside upper center", ncols=-(-len(labels) // 2))
+    return {"": canvas}
+
+
+def _losses(panel: axes.Axes, data: xr.Dataset) -> str:
+    for arm in data.arm.values.tolist():
+        name, colour, marker = style(arm)
+        at = data.sel(arm=arm)
+        mean = at.validation.mean("seed", skipna=False)
+        plotting.band(
+            panel,
+            at.rate,
+            at.validation.min("seed", skipna=False),
+            mean,
+            at.validation.max("seed", skipna=False),
+            color=colour,
+            marker=marker,
+            fillstyle="none",
+            markersize=4,
+            label=name,
+        )
+        best = at.mean_optimum[0].item()
+        height = np.interp(np.log(best), np.log(at.rate), mean)
+        panel.plot(best, height, marker, color=colour, markersize=8, zorder=3)
+        if at.rate_at_lowest | at.rate_at_highest:
+            panel.plot(best, height, color=colour, **plotting.RING)
+    panel.set(xlabel="learning rate η", ylabel="validation loss (nat/token)")
+    lowest = data.validation.mean("seed", skipna=False).min()
+    if np.isfinite(lowest):
+        panel.set_xscale("log")
+        panel.set_ylim(lowest - 0.05 * SHOWN, lowest + SHOWN)
+    return f"loss over the learning rate, {data.sizes['seed']} seeds"
+
+
+def _widths(panel: axes.Axes, data: xr.Dataset) -> str:
+    arms = data.arm.values.tolist()
+    for row, arm in enumerate(arms):
+        at = data.sel(arm=arm)
+        _dots(panel, row, at.width, mean_interval(at.width), *style(arm)[1:])
+        if at.basin_open:
+            panel.plot(at.width.max(), row + 0.3, ">", color="black", markersize=4)
+    _rows(panel, arms)
+    panel.set(xlabel="width of the basin (decades)", ylabel="optimizer")
+    return "learning rates that are almost as good"
+
+
+def _ratios(panel: axes.Axes, data: xr.Dataset) -> str:
+    arms = data.arm.values[1:].tolist()
+    for row, arm in enumerate(arms):
+        at = data.sel(arm=arm)
+        _dots(panel, row, at.ratio, at.mean_ratio.values, *style(arm)[1:])
+        value, low, high = at.mean_ratio.values
+        if np.isfinite(value):
+            text = f"{value:.2g} [{low:.2g}, {high:.2g}]"
+            panel.text(value, row - 0.2, text, ha="center", va="bottom", fontsize=7)
+        if at.rate_at_lowest | at.rate_at_highest:
+            panel.plot(value, row, color=style(arm)[1], **plotting.RING)
+    rows = [arms.index(switch) + 0.3 for switch in data.switch.values]
+    for variable, (name, marker) in PREDICTIONS.items():
+        panel.plot(data[variable], rows, marker, color="black", label=name)
+    panel.axvline(1, color=OPTIMIZERS["adamw"][1], linestyle=":", linewidth=0.8)
+    if np.isfinite(data.ratio).any():  # else nothing could be on a logarithmic axis
+        panel.set_xscale("log")
+        panel.xaxis.set_major_formatter("{x:g}")
+        panel.xaxis.set_minor_formatter(ticker.LogFormatter(minor_thresholds=(1.2, 0.5)))
+    _rows(panel, arms)
+    panel.set(xlabel="best learning rate over AdamW's", ylabel="optimizer")
+    plotting.legend_above(panel, 0.25, title="predicted for 2-Adam", loc="upper left")
+    return "which rate to start from, in AdamW's"
+
+
+def _prices(panel: axes.Axes, data: xr.Dataset) -> str:
+    for place, (variable, (name, marker)) in enumerate(PRICES.items()):
+        for row, switch in enumerate(data.switch.values.tolist()):
+            values = data[variable].sel(switch=switch)
+            height = row + 0.25 * (place - 1)
+            _dots(panel, height, values, mean_interval(values), style(switch)[1], marker)
+        panel.plot([], [], marker, color="0.3", label=name)
+    panel.axvline(0, color="0.5", linestyle=":", linewidth=0.8)
+    _rows(panel, data.switch.values.tolist())
+    panel.set(xlabel="difference of test losses (nat/token)", ylabel="optimizer")
+    plotting.legend_above(panel, 0.3, loc="upper left")
+    return "what switching costs"
+
+
+def _dots(panel, height, values, interval, colour, marker) -> None:
+    """Seeds, and their mean with its interval."""
+    panel.plot(values, np.full(len(values), height), ".", color=colour, alpha=0.4, markersize=4)
+    plotting.horizontal_interval(
+        panel, height, interval, fmt=marker, color=colour, markersize=6, capsize=2
+    )
+
+
+def _rows(panel: axes.Axes, arms: list[str]) -> None:
+    """One row for each arm, the first one on top."""
+    plotting.label_rows(panel, [style(arm)[0] for arm in arms])

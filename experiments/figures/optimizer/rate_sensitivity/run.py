@@ -1,0 +1,162 @@
+"""Loss over the learning rate for each optimizer, and which one 2-Adam wants beside AdamW (§4.3).
+
+Not in the paper, which sweeps Adam and every k-Adam over the same learning rates. An arm is an
+optimizer at its usual hyperparameters; 2-Adam has one for each strategy. Every arm's rates are a
+stretch of one ladder, so that AdamW's best can be a rate of the others. What is chosen for a seed
+is chosen by the other seeds' validation losses, and measured on the test split.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+
+from experiments.core.config import ConfigError, check_least
+from experiments.core.run import Run
+from experiments.figures.optimizer.rate_sensitivity.noise_response import noise_response
+from experiments.figures.optimizer.rate_sensitivity.optima import analyse
+from experiments.figures.optimizer.strategy_comparison import label
+from experiments.training.config import ContendersConfig
+from experiments.training.contenders import (
+    ADAMW,
+    CONTENDERS,
+    USUAL,
+    contender_trial,
+    strategy_decays,
+)
+from experiments.training.trials import text_trial
+from kadam_jax.members import grid, points
+from kadam_jax.strategies import STRATEGIES
+
+TWO_ADAM = "kadam_2"
+OPTIMIZERS = tuple(name for name in CONTENDERS if not name.startswith("kadam"))
+
+
+@dataclass(frozen=True)
+class Config(ContendersConfig):
+    """What is trained: rates are learning_rate times powers of `factor`.
+
+    Attributes:
+      optimizers: AdamW, then others.
+      strategies: 2-Adam's.
+      first_powers: The power of `factor` of the lowest rate of each optimizer, then of each
+        strategy.
+      num_rates: Rates of each.
+      factor: Between one rate and the next.
+      tolerance: Nats per token above the lowest loss that a basin includes.
+      noise_steps: Steps on noise, the second half of which is measured.
+      noise_entries: Entries of that gradient.
+    """
+
+    chunk_size: int = 5
+    optimizers: tuple[str, ...] = OPTIMIZERS
+    strategies: tuple[str, ...] = ("inverse_exp", "exp", "scaled")
+    first_powers: tuple[int, ...] = (-1, -1, -2, -4, -2, -1, -2, -2, -2)
+    num_rates: int = 7
+    factor: float = 2.5
+    tolerance: float = 0.05
+    noise_steps: int = 2000
+    noise_entries: int = 4096
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.optimizers[:1] != (ADAMW,) or not set(self.optimizers) <= set(OPTIMIZERS):
+            raise ConfigError(
+                f"optimizers must be {ADAMW} and then others of {OPTIMIZERS}, got {self.optimizers}"
+            )
+        if not self.strategies or not set(self.strategies) <= set(STRATEGIES):
+            raise ConfigError(
+                f"strategies must be one or more of {tuple(STRATEGIES)}, got {self.strategies}"
+            )
+        for name in ("optimizers", "strategies"):
+            if len(set(getattr(self, name))) < len(getattr(self, name)):
+                raise ConfigError(f"{name} must differ, got {getattr(self, name)}")
+        if len(self.first_powers) != len(self.optimizers) + len(self.strategies):
+            raise ConfigError(
+                "first_powers must be one for each of optimizers and strategies, got "
+                f"{len(self.first_powers)}"
+            )
+        check_least(self, num_rates=3, num_seeds=2, noise_steps=2, noise_entries=2)
+        for name, above in (("factor", 1), ("tolerance", 0)):
+            if not getattr(self, name) > above:
+                raise ConfigError(f"{name} must be above {above}, got {getattr(self, name)}")
+
+    @property
+    def switches(self) -> tuple[str, ...]:
+        """2-Adam's arms."""
+        return tuple(label(strategy, 2) for strategy in self.strategies)
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """Names of all arms."""
+        return (*self.optimizers, *self.switches)
+
+    @property
+    def rates(self) -> np.ndarray:
+        """η, (num_arms, num_rates); what arms have in common is equal to the bit."""
+        powers = np.add.outer(np.array(self.first_powers), np.arange(self.num_rates))
+        return self.learning_rate * self.factor ** powers.astype(float)
+
+
+def compute(config: Config, run: Run) -> xr.Dataset:
+    """One sweep for each optimizer, 2-Adam's strategies together; then noise, and `analyse`."""
+    rates = dict(zip(config.arms, config.rates, strict=True))
+    alone = [({name: CONTENDERS[name].usual}, name) for name in config.optimizers]
+    decays = [USUAL | strategy_decays(2, strategy) for strategy in config.strategies]
+    swept = [
+        _losses(config, run, name, hyperparameters, rates)
+        for hyperparameters, name in (
+            *alone,
+            (dict(zip(config.switches, decays, strict=True)), TWO_ADAM),
+        )
+    ]
+    losses = {name: np.concatenate([arrays[name] for arrays in swept]) for name in swept[0]}
+    responses = [_response(config, run, 1, [USUAL]), _response(config, run, 2, decays)]
+    response = {name: np.concatenate([of_k[name] for of_k in responses]) for name in responses[0]}
+    return analyse(config, losses, response)
+
+
+def _losses(
+    config: Config,
+    run: Run,
+    name: str,
+    hyperparameters: Mapping[str, Mapping[str, float]],
+    rates: Mapping[str, np.ndarray],
+) -> dict[str, np.ndarray]:
+    """`validation` and `test` of an optimizer's arms, (num_arms, num_rates, num_seeds)."""
+    trial = text_trial(
+        config.model,
+        run.corpus,
+        batch=config.batch,
+        num_steps=config.num_steps,
+        eval_batches=config.eval_batches,
+    )
+    columns = {
+        key: np.repeat([values[key] for values in hyperparameters.values()], config.num_rates)
+        for key in USUAL
+    }
+    rate = np.concatenate([rates[arm] for arm in hyperparameters])
+    members = grid(point=points(rate=rate, **columns), seed=config.seeds)
+    fn = contender_trial(name, trial, config.num_steps, config.warmup_steps, config.final_rate)
+    arrays = run.sweep(name, fn, members, chunk_size=config.chunk_size)
+    shape_of_arms = (len(hyperparameters), config.num_rates, config.num_seeds)
+    return {key: x.reshape(shape_of_arms) for key, x in arrays.items()}
+
+
+def _response(
+    config: Config, run: Run, k: int, decays: list[Mapping[str, float]]
+) -> dict[str, np.ndarray]:
+    """`noise_response` at each of some decays."""
+    members = points(**{name: np.array([of[name] for of in decays]) for name in ("b1", "b2")})
+    return run.sweep(
+        f"noise_{k}",
+        lambda member: noise_response(
+            k,
+            member["b1"],
+            member["b2"],
+            num_steps=config.noise_steps,
+            num_entries=config.noise_entries,
+        ),
+        members,
+    )

@@ -1,0 +1,60 @@
+"""k-Adam by number of stages and strategy on images (Figs 6 and 15)."""
+
+from experiments.core.figure import Figure
+from experiments.core.questions import WORTH_TRYING
+from experiments.figures.optimizer.strategies_images import claims, plot
+from experiments.figures.optimizer.strategies_images.run import Config, compute
+from models.cnn import CNNConfig
+
+FIGURE = Figure(
+    name="strategies_images",
+    title="k-Adam by number of stages and strategy on images",
+    paper="Figs 6 and 15",
+    question=WORTH_TRYING,
+    decided_by=("two-adam-beats-adam-on-images",),
+    caption="The CNN at {model.width:g} of its width on {dataset}, batch {batch}, {num_steps} "
+    "steps with a linear warm-up in the first {warmup_steps} and a cosine to {final_rate:g} of "
+    "the learning rate, decays of k stages from (β, γ) = ({b2:g}, {b1:g}). Every strategy and k "
+    "is trained with one seed at learning rates {learning_rate:g} times {rates}, λ in "
+    "{weight_decays}, {decays}; the error on the validation split chooses, then the loss there. "
+    "(a) Test error (100% less the paper's accuracy) of what was chosen, {num_seeds} fresh seeds; "
+    "(b) the same, all of it, as Fig. 15; (c) the paper's statistic, the lowest test error over "
+    "the sweep, its one seed, at the last step; (d) how much lower the test error is than Adam's "
+    "(k = 1), paired by seed and test image. Bars are 95% intervals for other seeds and other test "
+    "images. A ring marks a chosen learning rate at an end of the sweep: beyond it the arm might "
+    "be better. Second page: validation loss over the learning rate, lowest over λ and the way of "
+    "decaying, the chosen one filled.",
+    presets={
+        "smoke": Config(
+            model=CNNConfig(width=1 / 32),
+            num_steps=8,
+            warmup_steps=2,
+            num_seeds=2,
+            ks=(1, 2),
+            rates=(1.0, 10.0),
+        ),
+        "laptop": Config(
+            model=CNNConfig(width=1 / 16),
+            ks=(1, 2, 4),
+            rates=(0.01, 0.04, 0.16, 0.64, 2.5, 10.0, 40.0),
+            weight_decays=(1e-3,),
+            decays=("decoupled", "coupled"),
+        ),
+        # Appendix H: 100 epochs, warm-up in the first 2.
+        "paper": Config(
+            dataset="cifar10",
+            batch=512,
+            num_steps=8789,
+            warmup_steps=176,
+            ks=tuple(range(1, 11)),
+            rates=(0.06, 0.1, 0.3, 0.6, 1.0, 3.0),
+            weight_decays=(1e-6, 1e-5, 1e-4, 1e-3, 1e-2),
+            decays=("decoupled", "coupled"),
+            chunk_size=1,
+        ),
+    },
+    compute=compute,
+    plot=plot.plot,
+    claims=claims.CLAIMS,
+    minimum={"model.width": 1 / 16, "batch": 4, "num_steps": 400, "num_seeds": 5},
+)

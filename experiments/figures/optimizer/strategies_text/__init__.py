@@ -1,0 +1,57 @@
+"""k-Adam by number of stages and strategy on text (Fig. 16)."""
+
+from experiments.core.figure import Figure
+from experiments.core.questions import WORTH_TRYING
+from experiments.figures.optimizer.strategies_text import claims, plot
+from experiments.figures.optimizer.strategies_text.run import Config, compute
+from experiments.training.config import LAPTOP_MINIMUM
+from models.nanogpt import GPTConfig
+
+FIGURE = Figure(
+    name="strategies_text",
+    title="k-Adam by number of stages and strategy on text",
+    paper="Fig. 16",
+    question=WORTH_TRYING,
+    caption="nanoGPT ({model.num_layers} layers, {model.num_heads} heads, width {model.width}) on "
+    "the {corpus} corpus, batch {batch}, {num_steps} steps at a constant learning rate, decays of "
+    "k stages from (β, γ) = ({b2:g}, {b1:g}). Every strategy and k is trained with one seed at "
+    "learning rates {learning_rate:g} times {rates}, λ in {weight_decays}, {decays}; the loss on "
+    "the first half of the held-out text chooses, the second half is the test. (a) Test loss of "
+    "what was chosen, {num_seeds} fresh seeds; (b) the same, all of it; (c) the paper's statistic, "
+    "the lowest test loss over the sweep, its one seed; (d) how much lower the test loss is than "
+    "Adam's (k = 1), paired by seed and test batch. Bars are 95% intervals for other seeds and "
+    "other test batches. A ring marks a chosen learning rate at an end of the sweep: beyond it the "
+    "arm might be better. Second page: validation loss over the learning rate, lowest over λ, the "
+    "chosen one filled.",
+    presets={
+        "smoke": Config(
+            model=GPTConfig(vocab_size=256, context=8, num_layers=1, num_heads=1, width=16),
+            batch=2,
+            num_steps=20,
+            num_seeds=2,
+            ks=(1, 2),
+            rates=(1.0, 10.0),
+            eval_batches=4,
+        ),
+        "laptop": Config(
+            model=GPTConfig(vocab_size=256, context=32, num_layers=1, num_heads=4, width=64),
+            rates=(0.03, 0.1, 0.3, 1.0, 3.0),
+        ),
+        # Appendix H's sweep, on the embedded text in place of C4.
+        "paper": Config(
+            batch=64,
+            num_steps=20_000,
+            rates=(0.01, 0.05, 0.1, 0.5, 1.0),
+            weight_decays=(1e-4, 1e-3, 1e-2),
+            eval_batches=200,
+            chunk_size=1,
+        ),
+    },
+    compute=compute,
+    plot=plot.plot,
+    claims=claims.CLAIMS,
+    minimum={
+        **LAPTOP_MINIMUM,
+        "eval_batches": 64,
+    },
+)

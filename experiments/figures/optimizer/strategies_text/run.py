@@ -1,0 +1,42 @@
+"""k-Adam by k and strategy on text (Fig. 16)."""
+
+from dataclasses import dataclass
+
+import optax
+import xarray as xr
+
+from experiments.core.config import check_least
+from experiments.core.run import Run
+from experiments.figures.optimizer.strategy_comparison import ComparisonConfig, analyse, compare
+from experiments.training.config import TrainingConfig
+from experiments.training.trials import text_trial
+
+
+@dataclass(frozen=True)
+class Config(ComparisonConfig, TrainingConfig):
+    """What is trained: learning_rate is what `rates` multiply, num_seeds counts the fresh seeds.
+
+    Attributes:
+      eval_batches: Batches of crops of each held-out split, the same for all members.
+    """
+
+    chunk_size: int = 2
+    eval_batches: int = 64
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.check_comparison()
+        check_least(self, eval_batches=2)
+
+
+def compute(config: Config, run: Run) -> xr.Dataset:
+    """Sweeps over the grid and over fresh seeds for each k; then `analyse`."""
+    trial = text_trial(
+        config.model,
+        run.corpus,
+        batch=config.batch,
+        num_steps=config.num_steps,
+        eval_batches=config.eval_batches,
+    )
+    swept, fresh = compare(config, run, trial, optax.constant_schedule(1.0))
+    return analyse(config, swept, fresh, "test loss", "nat/token")

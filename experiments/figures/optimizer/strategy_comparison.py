@@ -1,0 +1,310 @@
+"""k-Adam for several k and strategies, each tuned before it is compared; shared by Figs 6, 15, 16.
+
+An arm is a strategy at a k; at k = 1 the strategies agree and Adam stands for all. Every arm is
+trained once at every learning rate, decay and way of decaying; what is best on the validation split
+is trained anew with fresh seeds and measured on the test split. Measures are better where they are
+lower.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import optax
+import xarray as xr
+from jax.typing import ArrayLike
+from scipy import stats
+
+from experiments.core.config import check_ks, check_rising
+from experiments.core.run import Run
+from experiments.core.stats import END_LABEL, ENDS
+from experiments.core.store import labelled
+from experiments.training.trials import Trial
+from kadam_jax.members import grid, points
+from kadam_jax.optimizer import scale_by_kadam
+from kadam_jax.strategies import STRATEGIES, per_stage_decays
+
+TUNING_SEED = 0
+ADAM = "adam"
+DECAYS = ("decoupled", "coupled")
+CHOICES = ("decay", "weight_decay", "rate")
+"""What an arm is tuned over."""
+
+
+@dataclass(frozen=True)
+class ComparisonConfig:
+    """The fields shared by comparisons, beside `learning_rate`, `num_seeds`, `eps`, `chunk_size`.
+
+    Attributes:
+      ks: Numbers of stages, from 1 on.
+      b1: γ̃, which a strategy turns into every stage's decay.
+      b2: β̃.
+      rates: Learning rates of the sweep as multiples of learning_rate, from the lowest.
+      weight_decays: λ of the sweep.
+      decays: Whether λθ is added behind the last stage ("decoupled") or before the first, to the
+        gradient ("coupled").
+    """
+
+    ks: tuple[int, ...] = (1, 2, 3, 4, 5)
+    b1: float = 0.9
+    b2: float = 0.999
+    rates: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0, 10.0)
+    weight_decays: tuple[float, ...] = (1e-2,)
+    decays: tuple[Literal["decoupled", "coupled"], ...] = ("decoupled",)
+
+    def check_comparison(self) -> None:
+        """Raises ValueError for fields that cannot be compared with."""
+        check_ks(self.ks)
+        for name in ("b1", "b2"):
+            if not 0 < getattr(self, name) < 1:
+                raise ValueError(f"{name} must be between 0 and 1, got {getattr(self, name)}")
+        check_rising(rates=self.rates)
+        if not self.weight_decays or min(self.weight_decays) < 0:
+            raise ValueError(
+                f"weight_decays must be numbers that are not negative, got {self.weight_decays}"
+            )
+        if not self.decays or len(set(self.decays)) < len(self.decays):
+            raise ValueError(f"decays must be different ones of {DECAYS}, got {self.decays}")
+        if self.num_seeds < 2:
+            raise ValueError(
+                "num_seeds must be at least 2, rivals are chosen on the other seeds, got "
+                f"{self.num_seeds}"
+            )
+
+    @property
+    def seeds(self) -> range:
+        """Fresh ones, for the test split."""
+        return range(TUNING_SEED + 1, TUNING_SEED + 1 + self.num_seeds)
+
+    @property
+    def learning_rates(self) -> np.ndarray:
+        """η of the sweep."""
+        return self.learning_rate * np.array(self.rates)
+
+    @property
+    def arms(self) -> tuple[tuple[str, int], ...]:
+        """Strategies and their k: Adam, then every strategy at every k > 1."""
+        several = ((strategy, k) for k in self.ks[1:] for strategy in STRATEGIES)
+        return (ADAM, 1), *several
+
+
+def label(strategy: str, k: int) -> str:
+    """An arm's name: "adam", or the strategy and k."""
+    return ADAM if k == 1 else f"{strategy}_{k}"
+
+
+def make_optimizer(
+    k: int, member: Mapping[str, ArrayLike], eps: float, schedule: optax.Schedule
+) -> optax.GradientTransformation:
+    """`kadam` with its way of decaying as a number, so that both ways share a program.
+
+    Args:
+      k: Number of stages.
+      member: `b1`, `b2` of every stage, `rate` η, `weight_decay` λ, and `coupled`, 1 or 0.
+      eps: Of every stage.
+      schedule: Multiplies η at every step.
+
+    Returns:
+      The optimizer.
+    """
+    coupled = member["weight_decay"] * member["coupled"]
+    return optax.chain(
+        optax.add_decayed_weights(coupled),
+        scale_by_kadam(k, (member["b1"],) * k, (member["b2"],) * k, eps),
+        optax.add_decayed_weights(member["weight_decay"] - coupled),
+        optax.scale_by_learning_rate(lambda count: member["rate"] * schedule(count)),
+    )
+
+
+def compare(
+    config: Any, run: Run, trial: Trial, schedule: optax.Schedule
+) -> tuple[xr.Dataset, xr.Dataset]:
+    """Tunes every arm, then trains it with fresh seeds: one program for each k.
+
+    Args:
+      config: With the fields of `ComparisonConfig`.
+      run: Of the figure.
+      trial: What is trained.
+      schedule: Multiplies every learning rate.
+
+    Returns:
+      What `trial` gives, over arm, decay, weight_decay and rate; then, of what `choose` takes of
+      these, over arm and seed.
+    """
+    swept, fresh = zip(*(_compare(config, run, trial, schedule, k) for k in config.ks), strict=True)
+    return xr.concat(swept, "arm"), xr.concat(fresh, "arm")
+
+
+def _compare(config, run, trial, schedule, k):
+    """`compare` for one k."""
+    arms = [(strategy, stages) for strategy, stages in config.arms if stages == k]
+    stage_decays = [_stage_decays(config, *arm) for arm in arms]
+    b1, b2 = np.array(stage_decays).T
+    coords = {
+        "arm": [label(*arm) for arm in arms],
+        "decay": list(config.decays),
+        "weight_decay": np.array(config.weight_decays),
+        "rate": config.learning_rates,
+        "seed": np.array(config.seeds),
+    }
+
+    def fn(member):
+        return trial(make_optimizer(k, member, config.eps, schedule), member["seed"])
+
+    def sweep(name, dims, members):
+        arrays = run.sweep(f"{name}_{k}", fn, members, chunk_size=config.chunk_size)
+        sizes = [len(coords[dim]) for dim in dims]
+        data = {
+            key: ((*dims, "example")[: len(dims) + x.ndim - 1], x.reshape(*sizes, *x.shape[1:]))
+            for key, x in arrays.items()
+        }
+        return xr.Dataset(data, {dim: coords[dim] for dim in dims})
+
+    swept = sweep(
+        "swept",
+        ("arm", *CHOICES),
+        grid(
+            arm=points(b1=b1, b2=b2),
+            coupled=_coupled(coords["decay"]),
+            weight_decay=coords["weight_decay"],
+            rate=coords["rate"],
+            seed=np.array([TUNING_SEED]),
+        ),
+    )
+    best = choose(swept)
+    chosen = points(
+        b1=b1,
+        b2=b2,
+        coupled=_coupled(best.chosen_decay.values),
+        weight_decay=best.chosen_weight_decay.values,
+        rate=best.chosen_rate.values,
+    )
+    return swept, sweep("fresh", ("arm", "seed"), grid(arm=chosen, seed=coords["seed"]))
+
+
+def _stage_decays(config: Any, strategy: str, k: int) -> tuple[float, float]:
+    """γ and β of every stage; at k = 1 Adam's own."""
+    if k == 1:
+        return config.b1, config.b2
+    (b1, *_), (b2, *_) = per_stage_decays(config.b1, config.b2, k, strategy)
+    return float(b1), float(b2)
+
+
+def _coupled(decays: Any) -> np.ndarray:
+    return (np.asarray(decays) == "coupled").astype(float)
+
+
+def choose(swept: xr.Dataset) -> xr.Dataset:
+    """Each arm's configuration: the lowest `validation`, then the lowest `validation_loss`.
+
+    Args:
+      swept: As `compare` gives it; what is not finite is never better than what is.
+
+    Returns:
+      `chosen_decay`, `chosen_weight_decay`, `chosen_rate`, and `rate_at_edge`, whether that is the
+      first or the last one: beyond it an arm might be better.
+    """
+    order = [swept[name].transpose("arm", *CHOICES) for name in ("validation_loss", "validation")]
+    sizes = order[0].shape[1:]
+    keys = [np.where(np.isfinite(x), x, np.inf).reshape(len(x), -1) for x in order]
+    places = np.unravel_index(np.lexsort(keys)[:, 0], sizes)
+    chosen = {
+        f"chosen_{name}": ("arm", swept[name].values[place])
+        for name, place in zip(CHOICES, places, strict=True)
+    }
+    at_edge = np.isin(places[-1], [0, sizes[-1] - 1])
+    return xr.Dataset({**chosen, "rate_at_edge": ("arm", at_edge)}, {"arm": swept.arm})
+
+
+def crossed_interval(values: xr.DataArray) -> np.ndarray:
+    """The mean over seeds and test examples with a 95% interval for other seeds and other examples.
+
+    Every seed is measured on the same examples, so neither alone is what is uncertain: the squared
+    standard errors of both means add up (a little too wide, since what they share counts twice).
+
+    Args:
+      values: Over `seed` and `example`.
+
+    Returns:
+      Shape (3,) as `ENDS`, by Student's t with the seeds' degrees of freedom; all NaN if a value
+      is.
+
+    >>> crossed_interval(xr.DataArray(np.ones((3, 4)), dims=("seed", "example"))).tolist()
+    [1.0, 1.0, 1.0]
+    """
+    variance = sum(
+        values.mean(other).var(ddof=1).item() / values.sizes[dim]
+        for dim, other in (("seed", "example"), ("example", "seed"))
+    )
+    mean = values.astype(float).mean(skipna=False).item()
+    half = stats.t.ppf(0.975, values.sizes["seed"] - 1) * np.sqrt(variance)
+    return mean + np.array([0, -half, half])
+
+
+def analyse(
+    config: Any, swept: xr.Dataset, fresh: xr.Dataset, measure: str, units: str
+) -> xr.Dataset:
+    """The figure's dataset.
+
+    Args:
+      config: With the fields of `ComparisonConfig`.
+      swept: From `compare`.
+      fresh: From `compare`.
+      measure: What validation and test measure, lower is better.
+      units: Its units.
+
+    Returns:
+      The sweep, what was chosen, the paper's statistic and the fresh seeds' tests, labelled.
+    """
+    strategies, ks = zip(*config.arms, strict=True)
+    data = choose(swept).assign(
+        validation=swept.validation,
+        validation_loss=swept.validation_loss,
+        swept_test=swept.test.mean("example"),
+        test=fresh.test,
+    )
+    data = data.assign_coords(
+        strategy=("arm", list(strategies)), k=("arm", np.array(ks)), end=list(ENDS)
+    )
+    gains = -(data.test - data.test.sel(arm=ADAM, drop=True))
+    data = data.assign(
+        best_swept=data.swept_test.min(["weight_decay", "rate"]),
+        mean_test=(("arm", "end"), [crossed_interval(test) for test in data.test]),
+        gain=(("arm", "end"), [crossed_interval(gain) for gain in gains]),
+    )
+    data["optimism"] = data.mean_test.sel(end="value", drop=True) - data.best_swept.min("decay")
+    labels = {
+        name: (text.format(measure=measure), units if unit is None else unit)
+        for name, (text, unit) in LABELS.items()
+    }
+    numbers = {"adam_test": ("end", data.mean_test.sel(arm=ADAM).values)}
+    labels["adam_test"] = (f"Adam's {measure}, mean over fresh seeds", units)
+    for arm in data.arm.values[1:].tolist():
+        numbers[f"gain_{arm}"] = ("end", data.gain.sel(arm=arm).values)
+        labels[f"gain_{arm}"] = (f"{measure} of Adam less that of {arm}, fresh seeds", units)
+    return labelled(data.assign(numbers), labels | END_LABEL)
+
+
+LABELS: Mapping[str, tuple[str, str | None]] = {
+    "validation": ("{measure} on the validation split, tuning seed", None),
+    "validation_loss": ("cross-entropy on the validation split, tuning seed", "nat"),
+    "swept_test": ("{measure} on the test split, tuning seed", None),
+    "best_swept": ("lowest {measure} on the test split over the sweep, one seed", None),
+    "test": ("{measure} of a test example, fresh seeds", None),
+    "mean_test": ("{measure} on the test split, mean over fresh seeds", None),
+    "gain": ("{measure} of Adam less that of the arm, mean over fresh seeds", None),
+    "optimism": ("mean over fresh seeds less the lowest over the sweep", None),
+    "chosen_decay": ("way of decaying that is best on the validation split", "1"),
+    "chosen_weight_decay": ("weight decay λ that is best on the validation split", "1"),
+    "chosen_rate": ("learning rate η that is best on the validation split", "1"),
+    "rate_at_edge": ("whether that is the lowest or the highest learning rate", "1"),
+    "arm": ("strategy and k; adam is k = 1", "1"),
+    "strategy": ("strategy of the stages' decays", "1"),
+    "k": ("stages k", "1"),
+    "decay": ("where weight decay is added: before or behind the stages", "1"),
+    "weight_decay": ("weight decay λ", "1"),
+    "rate": ("learning rate η", "1"),
+    "seed": ("fresh seed", "1"),
+}
+"""long_name and units; None for the measure's."""

@@ -1,0 +1,140 @@
+"""How an annealed learning rate beyond the boundary is drawn (Fig. 14)."""
+
+import json
+
+import numpy as np
+import xarray as xr
+from matplotlib import axes, cm, colors, figure, lines
+from scipy import stats
+
+from experiments.core import plot as plotting
+
+MARKERS = "osD^v"
+"""Of the strengths, from none."""
+
+
+def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
+    """Updates above, losses and the points below."""
+    # The usual point's C is far above the others': it takes the darkest colour.
+    norm = colors.Normalize(1.15 * dataset.C.min().item(), 0.01, clip=True)
+    colours = cm.ScalarMappable(norm, plotting.STABILITY_COLOURS)
+    canvas, grid = plotting.canvas(13.9, 7.4, nrows=2, ncols=3)
+    panels = (_updates, _changes, _slopes, _losses, _best, _points)
+    for letter, panel, draw in zip("abcdef", grid.flat, panels, strict=True):
+        panel.set_title(f"({letter}) {draw(panel, dataset, colours)}", loc="left")
+    canvas.colorbar(colours, ax=grid, label="C(β, γ)", aspect=45, extend="max")
+    return {"": canvas}
+
+
+def _updates(panel: axes.Axes, data: xr.Dataset, colours) -> str:
+    _curves(panel, data.step, data.max_update, data.C, colours)
+    _legend(panel, _curve_styles())
+    panel.set(yscale="log", xlabel="step n", ylabel="‖uₙ‖∞ (learning rates)")
+    return "max-update ‖uₙ‖∞, constant η₀"
+
+
+def _changes(panel: axes.Axes, data: xr.Dataset, colours) -> str:
+    _curves(panel, data.step, data.change, data.C, colours)
+    for point in (1, -1):
+        bound = np.exp(data.log_annealed_bound.sel(strength=1.0).isel(point=point))
+        panel.plot(data.step, bound, ":", color=colours.to_rgba(data.C[point]), linewidth=1.6)
+    bound = {"Theorem 1, s = 1, two points": {"color": "0.5", "linestyle": ":"}}
+    _legend(panel, _curve_styles() | bound)
+    panel.set(yscale="log", xlabel="step n", ylabel="‖θₙ₊₁-θₙ‖∞ / η₀")
+    return "change of parameters, constant η₀"
+
+
+def _curves(panel: axes.Axes, x, values: xr.DataArray, C: xr.DataArray, colours) -> None:
+    """Medians over seeds with the paper's annealing, and dashed without any."""
+    for strength, style, width in ((0.0, "--", 0.8), (1.0, "-", 1.2)):
+        middle = values.sel(strength=strength).median("seed").values
+        for line, c in zip(middle, C.values, strict=True):
+            panel.plot(x, line, style, color=colours.to_rgba(c), linewidth=width)
+
+
+def _curve_styles() -> dict[str, dict[str, str]]:
+    return {
+        "annealed, s = 1": {"color": "0.4"},
+        "not annealed": {"color": "0.4", "linestyle": "--"},
+    }
+
+
+def _legend(panel: axes.Axes, styles) -> None:
+    handles = [lines.Line2D([], [], label=label, **style) for label, style in styles.items()]
+    panel.legend(handles=handles, loc="best")
+
+
+def _slopes(panel: axes.Axes, data: xr.Dataset, colours) -> str:
+    unstable = data.isel(point=slice(1, None))
+    half_C = -unstable.C / 2
+    panel.plot(unstable.C, half_C, ":", color="black", label="|C|/2, the bound's without annealing")
+    panel.axhline(0, linestyle="--", color="black", label="0, the bound's with s = 1")
+    for marker, strength in zip(MARKERS, data.strength.values, strict=False):
+        slope = unstable.slope.sel(strength=strength)
+        panel.vlines(unstable.C, slope.min("seed"), slope.max("seed"), color="0.4", linewidth=0.9)
+        shades = colours.to_rgba(unstable.C)
+        panel.scatter(unstable.C, slope.median("seed"), c=shades, marker=marker, **DOT)
+        panel.plot([], [], marker, color="0.5", label=f"s = {strength:g}")
+    panel.set(xlabel="C(β, γ)", ylabel="slope of ln‖θₙ₊₁-θₙ‖∞ (1/step)")
+    low, high = panel.get_ylim()
+    plotting.set_heights(panel, low, high + 0.7 * (high - low))  # room for the legend
+    panel.locator_params(axis="x", nbins=6)
+    panel.legend(loc="upper right")
+    config = json.loads(data.attrs["config"])
+    return f"slope, {config['slope_first']} ≤ n ≤ {config['slope_last']}"
+
+
+def _losses(panel: axes.Axes, data: xr.Dataset, colours) -> str:
+    loss = data.test_loss.median("seed")
+    for point, c in enumerate(data.C.values[1:], 1):
+        line = loss.sel(strength=1.0).isel(point=point)
+        panel.plot(data.evaluation, line, color=colours.to_rgba(c), linewidth=1.2)
+    plain = loss.sel(strength=0.0)
+    panel.plot(data.evaluation, plain.isel(point=0), color="black", linewidth=1.6)
+    panel.plot(data.evaluation, plain.isel(point=-1), "--", color=colours.to_rgba(data.C[-1]))
+    styles = {
+        "C < 0, s = 1": {"color": "0.5"},
+        "usual (β, γ)": {"color": "black", "linewidth": 1.6},
+        "last point, not annealed": {"color": colours.to_rgba(data.C[-1]), "linestyle": "--"},
+    }
+    _legend(panel, styles)
+    untrained = loss.isel(evaluation=0).max().item()
+    lowest = plain.isel(point=0).min().item()
+    span = untrained - lowest
+    panel.set(xlabel="step n", ylabel="test loss (nats/token)")
+    plotting.set_heights(panel, lowest - 0.1 * span, untrained + 0.2 * span)
+    return "test loss, warm-up and cosine"
+
+
+def _best(panel: axes.Axes, data: xr.Dataset, colours) -> str:
+    best = data.best_loss.sel(horizon="whole")
+    num_seeds = data.sizes["seed"]
+    spread = stats.t.ppf(0.975, num_seeds - 1)
+    usual = best.sel(strength=0.0).isel(point=0)
+    half = spread * stats.sem(usual)
+    panel.axhspan(usual.mean() - half, usual.mean() + half, color="0.85", linewidth=0)
+    panel.axhline(usual.mean(), color="black", linewidth=1.2, label="usual (β, γ), not annealed")
+    x, shades = data.C[1:], colours.to_rgba(data.C[1:])
+    for marker, strength in zip(MARKERS, data.strength.values, strict=False):
+        loss = best.sel(strength=strength).isel(point=slice(1, None)).transpose("point", "seed")
+        mean, half = loss.mean("seed"), spread * stats.sem(loss, axis=1)
+        panel.vlines(x, mean - half, mean + half, color="0.4", linewidth=0.9)
+        panel.plot(x, mean, color="0.6", linewidth=0.8, zorder=1)
+        panel.scatter(x, mean, c=shades, marker=marker, **DOT)
+        panel.plot([], [], marker, color="0.5", label=f"s = {strength:g}")
+    panel.set(xlabel="C(β, γ)", ylabel="lowest test loss (nats/token)")
+    panel.locator_params(axis="x", nbins=6)
+    panel.legend(loc="best")
+    return f"lowest test loss in {data.evaluation[-1]:d} steps"
+
+
+def _points(panel: axes.Axes, data: xr.Dataset, colours) -> str:
+    b1 = np.linspace(data.b1.min().item(), 1)
+    panel.plot(b1 / (2 - b1), b1, ":", color="black", label="C = 0")
+    panel.scatter(data.b2, data.b1, c=colours.to_rgba(data.C), **DOT)
+    panel.set(xlabel="β (b2)", ylabel="γ (b1)", xlim=(0.94, 1.002))
+    panel.legend(loc="best")
+    return "the points"
+
+
+DOT = {"s": 32, "edgecolors": "black", "linewidths": 0.4, "zorder": 3}

@@ -1,0 +1,194 @@
+"""Annealing the learning rate by the growth that C predicts, beyond the boundary (Fig. 14).
+
+With η_n = η_0 e^(-n|C|/2) the paper's bound on the change of parameters is a constant in B₋, as it
+is in B₊. But an update grows only while gradients die out, which they do because weights move:
+annealed weights stand still before that. The exponent is also varied, which the paper leaves open.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import xarray as xr
+
+from experiments.core.config import rises
+from experiments.core.run import Run
+from experiments.core.stats import END_LABEL, ENDS, means_over_seeds
+from experiments.core.store import labelled
+from experiments.figures.stability.losses import GIVEN, GeneralisationConfig, losses, losses_member
+from experiments.figures.stability.losses import LABELS as LOSS_LABELS
+from experiments.figures.stability.max_updates import GROWING, LABELS, growth_slopes, theory, train
+from experiments.training.tasks import language_task
+from kadam_jax.members import grid, points
+from kadam_jax.stability import growth_rate, normal_curve
+
+
+@dataclass(frozen=True)
+class Config(GeneralisationConfig):
+    """What is trained; num_points are the usual point and the last ones of the curve.
+
+    Attributes:
+      num_curve: Points, uniform in arc length, from the usual one to γ = 1 (that end excluded).
+      strengths: s of η_n = η_0 e^(-s n|C|/2), from 0, no annealing, to 1, the paper's.
+      slope_first: First step n of the window of slopes.
+      slope_last: Last step n of it.
+    """
+
+    num_curve: int = 40
+    num_points: int = 8
+    strengths: tuple[float, ...] = (0.0, 0.5, 1.0)
+    slope_first: int = 200
+    slope_last: int = 400
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.num_points > self.num_curve:
+            raise ValueError(
+                f"num_points must be at most num_curve={self.num_curve}, got {self.num_points}"
+            )
+        if not {0.0, 1.0} <= set(self.strengths) or not rises(*self.strengths):
+            raise ValueError(f"strengths must rise and contain 0 and 1, got {self.strengths}")
+        if not 0 <= self.slope_first < self.slope_last - 1:
+            raise ValueError(
+                "slope_first must not be negative and slope_last at least 2 above it, got "
+                f"{self.slope_first} and {self.slope_last}"
+            )
+
+    @property
+    def points(self) -> tuple[np.ndarray, np.ndarray]:
+        """γ and β of what is trained, float32; the usual point is first."""
+        chosen = np.r_[0, self.num_curve - self.num_points + 1 : self.num_curve]
+        b1, b2 = (np.asarray(b)[chosen] for b in normal_curve(*GIVEN, self.num_curve))
+        return b1, b2
+
+
+def annealed(member: Mapping[str, jax.Array], schedule: optax.Schedule) -> optax.Schedule:
+    r"""`schedule` times the member's annealing.
+
+    .. math:: \eta_n = \eta_0 \exp(-s n |C(\beta, \gamma)| / 2)
+
+    (appendix N, where s = 1); the factor is 1 where C > 0.
+
+    >>> constant = optax.constant_schedule(1e-3)
+    >>> rate = annealed({"strength": 1.0, "b1": 0.25, "b2": 0.1}, constant)  # C = -3
+    >>> [f"{rate(n):.1e}" for n in (0, 1, 2)]
+    ['1.0e-03', '2.2e-04', '5.0e-05']
+    """
+    exponent = member["strength"] * growth_rate(member["b1"], member["b2"])
+    return lambda count: schedule(count) * jnp.exp(-exponent * count)
+
+
+def compute(config: Config, run: Run) -> xr.Dataset:
+    """A sweep for the max-update at a constant η_0 and one for the test loss; then `analyse`."""
+    if run.corpus is None:
+        raise ValueError("run.corpus must be a corpus to train on, got None")
+    b1, b2 = config.points
+    eps = np.full(len(b1), config.eps, np.float32)
+    members = grid(
+        strength=np.array(config.strengths, np.float32),
+        point=points(b1=b1, b2=b2, eps=eps),
+        seed=config.seeds,
+    )
+    constant = optax.constant_schedule(config.learning_rate)
+    (trained,) = train(
+        run,
+        "max_update",
+        config,
+        [(members, config.num_steps)],
+        schedule=lambda member: annealed(member, constant),
+    )
+    task = language_task(config.model, run.corpus, config.batch)
+    fn = losses_member(config, task, lambda member: annealed(member, config.warmup_cosine))
+    found = run.sweep("test_loss", fn, members, chunk_size=config.chunk_size)["test_loss"]
+    return analyse(
+        config, trained["max_update"], trained["dead_share"], found.reshape(*members.shape, -1)
+    )
+
+
+def analyse(
+    config: Config, max_update: np.ndarray, dead_share: np.ndarray, test_loss: np.ndarray
+) -> xr.Dataset:
+    """What annealing does to updates, to changes of parameters and to the test loss.
+
+    Args:
+      config: Names the points.
+      max_update: ‖u_n‖∞ at an annealed constant rate, shape (num_strengths, num_points, num_seeds,
+        num_steps).
+      dead_share: Of the same members and steps.
+      test_loss: With the schedule, shape (num_strengths, num_points, num_seeds, num_evaluations).
+
+    Returns:
+      The figure's dataset.
+    """
+    b1, b2 = config.points
+    predicted = theory(b1, b2, config.num_steps)
+    strength = np.array(config.strengths)
+    n = np.arange(config.num_steps)
+    half_C = np.maximum(-predicted["C"] / 2, 0)
+    factor = np.exp(-strength[:, None, None] * half_C[:, None] * n)  # (strength, point, step)
+    change = max_update * factor[:, :, None]
+    window = (config.slope_first, config.slope_last)
+    slope = np.stack([growth_slopes(updates, b1, b2, window) for updates in change])
+    member = ("strength", "point", "seed")
+    data = xr.concat(
+        [losses(config, ("point",), b1, b2, of_strength) for of_strength in test_loss],
+        xr.DataArray(strength, dims="strength", name="strength"),
+        data_vars="all",
+        coords="minimal",
+        compat="override",
+    )
+    late = slice(config.num_steps - max(1, config.num_steps // 10), None)
+    data = data.assign_coords(step=n, end=list(ENDS)).assign(
+        max_update=((*member, "step"), max_update),
+        dead_share=((*member, "step"), dead_share),
+        change=((*member, "step"), change),
+        log_paper_bound=(("point", "step"), predicted["log_paper_bound"]),
+        log_annealed_bound=(
+            ("strength", "point", "step"),
+            predicted["log_paper_bound"] + np.log(factor),
+        ),
+        slope=(member, slope),
+        final_change=(member, np.median(change[..., late], axis=-1)),
+        final_update=(member, np.median(max_update[..., late], axis=-1)),
+    )
+    best = data.best_loss.sel(horizon="whole", drop=True)
+    data["excess_loss"] = best - best.isel(point=0).sel(strength=0.0, drop=True)
+    numbers, labels = means_over_seeds(_statistics(data))
+    every_label = LABELS | LOSS_LABELS | FIGURE_LABELS | labels | END_LABEL
+    return labelled(data.assign(numbers), every_label)
+
+
+def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
+    """The numbers that the report states, where C ≤ GROWING, medians over points."""
+    growing = data.isel(point=data.C.values <= GROWING)
+    measured = {
+        "final_change": ("‖θ_{n+1}-θ_n‖∞/η_0 in the last tenth of the steps", "1"),
+        "final_update": ("‖u_n‖∞ in the last tenth of the steps", "learning rates"),
+        "excess_loss": ("lowest test loss less that at the usual (β, γ)", "nat/token"),
+    }
+    return {
+        f"{name}_{place}": (
+            growing[name].isel(strength=place).median("point"),
+            f"{label}, annealing by e^(-{s:g}n|C|/2), median over points with C ≤ {GROWING}",
+            units,
+        )
+        for name, (label, units) in measured.items()
+        for place, s in enumerate(data.strength.values)
+    }
+
+
+FIGURE_LABELS = {
+    "strength": ("s of the annealing e^(-s n|C|/2)", "1"),
+    "change": ("largest change of a parameter over η_0, ‖θ_{n+1}-θ_n‖∞/η_0", "1"),
+    "log_annealed_bound": ("ln of Theorem 1's bound on ‖θ_{n+1}-θ_n‖∞/η_0, annealed", "ln(1)"),
+    "slope": ("slope of ln ‖θ_{n+1}-θ_n‖∞ over a window, bias correction divided out", "1/step"),
+    "final_change": ("median of ‖θ_{n+1}-θ_n‖∞/η_0 over the last tenth of the steps", "1"),
+    "final_update": ("median of ‖u_n‖∞ over the last tenth of the steps", "learning rate"),
+    "excess_loss": (
+        "lowest test loss less that at the usual point without annealing, same seed",
+        "nat/token",
+    ),
+}

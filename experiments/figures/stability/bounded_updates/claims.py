@@ -1,0 +1,62 @@
+"""What the paper says of updates on B₀ and along a normal curve inside B₊, as rules."""
+
+import math
+
+from experiments.core.claims import Claim
+from experiments.core.stats import every_median, exact
+
+CLAIMS: tuple[Claim, ...] = (
+    Claim(
+        id="bounded-on-b-zero",
+        figure="bounded_updates",
+        section="App. E",
+        statement="On B₀ the max-update is bounded as in B₊, it does not grow like √n.",
+        quantity="exponent p of ‖uₙ‖∞ ∝ n^p from n = 100 to the end: median over "
+        "seeds at each point, lowest and highest end of any point's interval",
+        statistic=lambda run: every_median(run.exponent.isel(point=run.curve.values == "B₀")),
+        accept=(-math.inf, 0.25),
+        reason="At every point nearer to a constant's 0 than to √n's 1/2.",
+        correction="Not because C = 0 is a matter of precision: on B₀ the exact supremum tends to "
+        "1/√(1-β), it is finite there and continuous through B₀.",
+    ),
+    Claim(
+        id="exact-bound-on-b-zero",
+        figure="bounded_updates",
+        section="App. E",
+        statement="On B₀ updates stay below the exact supremum, a constant, 1/√(1-β), for large n.",
+        quantity="largest ‖uₙ‖∞ over the exact bound on B₀, all members and steps",
+        statistic=lambda run: _largest(run, "exact_ratio", "B₀"),
+        accept=(-math.inf, 1 + 1e-5),
+        reason="No gradients can exceed a supremum but for the rounding of float32.",
+    ),
+    Claim(
+        id="square-root-bound-on-b-zero",
+        figure="bounded_updates",
+        section="App. E, Theorem 1",
+        statement="On B₀ Theorem 1's bound, with its √n, is not violated.",
+        quantity="largest ‖uₙ‖∞ over the √n form of Theorem 1 on B₀, all members, n ≥ 1 (at n = 0 "
+        "the form is 0 and every update above it)",
+        statistic=lambda run: _largest(run, "paper_ratio", "B₀"),
+        accept=(-math.inf, 1 + 1e-5),
+        reason="A bound has no exceptions but for the rounding of float32.",
+        corrected_by="exact-bound-on-b-zero",
+        correction="The √n form holds for continuous time. In the first steps it lies below what "
+        "gradients can reach, and below what they do; the exact supremum holds from n = 0.",
+    ),
+    Claim(
+        id="theorem-1-inside-b-plus",
+        figure="bounded_updates",
+        section="App. L",
+        statement="In B₊ the predicted bounds are satisfied.",
+        quantity="largest ‖uₙ‖∞ over Theorem 1's bound along the normal curve inside B₊, all "
+        "members and steps",
+        statistic=lambda run: _largest(run, "paper_ratio", "B₊"),
+        accept=(-math.inf, 1 + 1e-5),
+        reason="A bound has no exceptions but for the rounding of float32.",
+    ),
+)
+
+
+def _largest(run, name: str, curve: str):
+    ratio = run[name].isel(point=run.curve.values == curve)
+    return exact(ratio.max(), ratio.size)

@@ -1,0 +1,224 @@
+"""The max-update where the paper says it is bounded: on B₀ and inside B₊ (Figs. 7 and 11).
+
+On B₀, γ = 2β/(1+β), the paper's bound grows like √n. The exact supremum does not: γ²/β is then
+4β/(1+β)² < 1, and the limit is 1/√(1-β), RMSprop's own bound.
+"""
+
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+import xarray as xr
+
+from experiments.core.run import Run
+from experiments.core.stats import END_LABEL, ENDS, means_over_seeds
+from experiments.core.store import labelled
+from experiments.figures.stability.max_updates import (
+    LABELS,
+    largest_ratio,
+    log_bias_correction,
+    theory,
+    train,
+)
+from experiments.training.config import TrainingConfig
+from kadam_jax.members import grid, points
+from kadam_jax.stability import exact_max_update_bound, level_curve, normal_curve
+
+GIVEN = (0.9, 0.999)
+"""γ, β of the usual point, through which the normal curve goes."""
+CURVES = ("B₀", "B₊")
+SETTLED = 100
+"""n from which growth on B₀ is judged: by far more steps than any of its points remembers."""
+NUDGE = 1e-5
+"""How far C is moved to see what precision does: more than float32 moves it."""
+
+
+@dataclass(frozen=True)
+class Config(TrainingConfig):
+    """What is trained.
+
+    Attributes:
+      num_boundary: Points on C = 0, uniform in arc length from the origin to (1, 1).
+      num_inside: Points on the normal curve from the usual point to C = 0, that end excluded.
+    """
+
+    num_boundary: int = 11
+    num_inside: int = 10
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name in ("num_boundary", "num_inside"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.num_steps < SETTLED + 2:
+            raise ValueError(
+                f"num_steps must be at least {SETTLED + 2}, growth is judged from n = {SETTLED}, "
+                f"got {self.num_steps}"
+            )
+
+    @property
+    def points(self) -> tuple[np.ndarray, np.ndarray]:
+        """γ and β of what is trained, float32: those on B₀, then those in B₊."""
+        boundary = np.array(level_curve(0.0, self.num_boundary))
+        inside = np.array(_inside(self.num_inside))
+        b1, b2 = np.concatenate([boundary, inside], axis=1).astype(np.float32)
+        return b1, b2
+
+    @property
+    def curves(self) -> np.ndarray:
+        """The curve of each point."""
+        return np.repeat(CURVES, (self.num_boundary, self.num_inside))
+
+
+def _inside(num: int) -> tuple[np.ndarray, np.ndarray]:
+    """Points of the normal curve between the usual one and C = 0, uniform in arc length."""
+    fine = 4096
+    b1, b2 = (np.asarray(b, np.float64) for b in normal_curve(*GIVEN, fine))
+    length = int((2 / b1 - 1 / b2 - 1 > 0).sum())
+    places = np.arange(num) * length // num
+    return b1[places], b2[places]
+
+
+def compute(config: Config, run: Run) -> xr.Dataset:
+    """One sweep over the points of both curves; then `analyse`."""
+    b1, b2 = config.points
+    eps = np.full(len(b1), config.eps, np.float32)
+    members = grid(point=points(b1=b1, b2=b2, eps=eps), seed=config.seeds)
+    (trained,) = train(run, "training", config, [(members, config.num_steps)])
+    return analyse(config, trained["max_update"], trained["loss"])
+
+
+def analyse(config: Config, max_update: np.ndarray, loss: np.ndarray) -> xr.Dataset:
+    """Trajectories beside both bounds.
+
+    Args:
+      config: Names the points.
+      max_update: Shape (num_points, num_seeds, num_steps).
+      loss: Of every step, the same shape.
+
+    Returns:
+      The figure's dataset.
+    """
+    (b1, b2), boundary = config.points, config.curves == "B₀"
+    predicted = theory(b1, b2, config.num_steps)
+    square_root = log_square_root_bound(b1, b2, config.num_steps)
+    paper = np.where(boundary[:, None], square_root, predicted["log_paper_bound"])
+    exact = predicted["log_exact_bound"]
+    # At n = 0 the √n form is 0, and no bound.
+    paper_ratio = largest_ratio(max_update[..., 1:], paper[:, 1:])
+    member, bound = ("point", "seed"), ("point", "step")
+    data = xr.Dataset(
+        {
+            "max_update": ((*member, "step"), max_update),
+            "loss": ((*member, "step"), loss),
+            "log_exact_bound": (bound, exact),
+            "log_paper_bound": (bound, paper),
+            "exact_ratio": (member, largest_ratio(max_update, exact)),
+            "paper_ratio": (member, paper_ratio),
+            "exponent": (member, exponents(max_update, SETTLED)),
+        },
+        {
+            "b1": ("point", b1),
+            "b2": ("point", b2),
+            "C": ("point", predicted["C"]),
+            "curve": ("point", config.curves),
+            "seed": np.array(config.seeds),
+            "step": np.arange(config.num_steps),
+            "end": list(ENDS),
+        },
+    )
+    settled = data.sel(step=slice(SETTLED, None))
+    data["largest"] = settled.max_update.max("step")
+    data["share"] = (settled.max_update / np.exp(settled.log_exact_bound)).max("step")
+    on, inside = (data.isel(point=data.curve.values == curve) for curve in CURVES)
+    above = (on.max_update > np.exp(on.log_paper_bound)).any(member) & (on.step > 0)
+    data["last_above_square_root"] = on.step.where(above, 0).max()
+    below = (on.log_paper_bound < on.log_exact_bound).any("point")
+    data["square_root_below_exact"] = on.step.where(below, 0).max()
+    data["precision_change"] = precision_change(b2[boundary], config.num_steps)
+    settled_label = f"n ≥ {SETTLED}"
+    stated = {
+        "boundary_exponent": (
+            on.exponent.median("point"),
+            f"exponent of n in ‖u_n‖∞ on B₀, {settled_label}, median over points",
+            "1",
+        )
+    }
+    for name, part in (("boundary", on), ("inside", inside)):
+        where = part.curve.values[0]
+        stated[f"{name}_largest"] = (
+            part.largest.max("point"),
+            f"largest max-update on the points of {where}, {settled_label}",
+            "learning rates",
+        )
+        stated[f"{name}_share"] = (
+            part.share.median("point"),
+            f"largest share of the exact bound, {settled_label}, median over points of {where}",
+            "1",
+        )
+    numbers, labels = means_over_seeds(stated)
+    return labelled(data.assign(numbers), LABELS | FIGURE_LABELS | labels | END_LABEL)
+
+
+def log_square_root_bound(b1: np.ndarray, b2: np.ndarray, num_steps: int) -> np.ndarray:
+    r"""ln of Theorem 1's bound with B_n = √n, whichever side of C = 0 rounding put the decays.
+
+    .. math:: \frac{\sqrt{1-\beta^{n+1}}}{1-\gamma^{n+1}} \frac{1-\gamma}{\gamma}
+        \sqrt{\frac{\beta}{1-\beta}} \sqrt{n}
+
+    Args:
+      b1, b2: Decays, shape (num_points,).
+      num_steps: Steps n = 0, 1, ...
+
+    Returns:
+      Shape (num_points, num_steps); -inf at n = 0.
+
+    >>> np.exp(log_square_root_bound(np.array([2 / 3]), np.array([0.5]), 3)).round(3).tolist()
+    [[0.0, 0.779, 0.94]]
+    """
+    b1, b2 = (np.asarray(b, np.float64)[:, None] for b in (b1, b2))
+    n = np.arange(num_steps)
+    with np.errstate(divide="ignore"):
+        return (
+            log_bias_correction(b1, b2, n) + np.log((1 - b1) / b1) + np.log(n * b2 / (1 - b2)) / 2
+        )
+
+
+def exponents(max_update: np.ndarray, first: int) -> np.ndarray:
+    """p of the least-squares line ln ‖u_n‖∞ = p ln n + constant, n from `first` on.
+
+    >>> exponents(3 * np.sqrt(np.arange(400.0))[None], 100).round(9).tolist()
+    [0.5]
+    """
+    values = max_update[..., first:].astype(np.float64)
+    n = np.log(np.arange(first, max_update.shape[-1]))
+    n = n - n.mean()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.log(values) @ n / (n @ n)
+
+
+def precision_change(b2: np.ndarray, num_steps: int) -> float:
+    """Largest relative change of the exact supremum from C = -NUDGE to C = NUDGE at the same β."""
+    with jax.enable_x64(True):
+        b2 = np.asarray(b2, np.float64)[:, None]
+        below, above = (
+            np.asarray(exact_max_update_bound(np.arange(num_steps), 2 / (1 + 1 / b2 + C), b2))
+            for C in (-NUDGE, NUDGE)
+        )
+    return float(abs(below / above - 1).max())
+
+
+FIGURE_LABELS = {
+    "curve": ("curve that the point lies on", "1"),
+    "exact_ratio": ("largest max-update over the exact bound", "1"),
+    "paper_ratio": ("largest max-update over Theorem 1's bound, n ≥ 1", "1"),
+    "largest": (f"largest max-update, n ≥ {SETTLED}", "learning rate"),
+    "share": (f"largest max-update over the exact bound, n ≥ {SETTLED}", "1"),
+    "exponent": (f"exponent of n in ‖u_n‖∞, n ≥ {SETTLED}", "1"),
+    "last_above_square_root": ("last n > 0 with an update above the √n form on B₀", "step"),
+    "square_root_below_exact": ("last n at which the √n form is below the exact bound", "step"),
+    "precision_change": (
+        f"largest relative change of the exact bound between C = -{NUDGE:g} and {NUDGE:g}",
+        "1",
+    ),
+}

@@ -1,0 +1,165 @@
+"""Where the two theories disagree: C < 0 but γ² < β (not in the paper).
+
+There the paper's Theorem 1 lets updates grow without bound and the supremum over all gradient
+sequences of the discrete algorithm is a constant. Real training and the worst-case gradients, run
+through the same optimizer, show which of them describes Adam.
+"""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+
+from experiments.core.run import Run
+from experiments.core.store import labelled
+from experiments.figures.stability.max_updates import (
+    DISAGREE,
+    LABELS,
+    growth_slopes,
+    largest_ratio,
+    log_bias_correction,
+    stored_rms,
+    theory,
+    train,
+)
+from experiments.training.config import TrainingConfig
+from kadam_jax.members import grid, points
+from kadam_jax.stability import worst_case_gradients
+
+BOTH_UNSTABLE, BOTH_STABLE = "both unstable", "both stable"
+
+
+@dataclass(frozen=True)
+class Config(TrainingConfig):
+    """What is trained and how long the worst cases are.
+
+    Attributes:
+      points: γ, β of every point, one pair after the other.
+      worst_case_steps: Longest sequence of worst-case gradients.
+    """
+
+    points: tuple[tuple[float, float], ...] = (
+        (0.1, 0.02),
+        (0.18, 0.05),
+        (0.25, 0.1),
+        (0.4, 0.2),
+        (0.5, 0.3),
+        (0.6, 0.4),
+        (0.69, 0.5),
+        (0.765, 0.6),
+        (0.35, 0.1),
+        (0.994, 0.955),
+        (0.9, 0.999),
+    )
+    worst_case_steps: int = 256
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not self.points:
+            raise ValueError("points is empty: give at least one pair γ, β")
+        for point in self.points:
+            if not all(0 < decay < 1 for decay in point):
+                raise ValueError(f"points must be pairs γ, β in (0, 1), got {point}")
+        if self.worst_case_steps < 2:
+            raise ValueError(f"worst_case_steps must be at least 2, got {self.worst_case_steps}")
+
+
+def compute(config: Config, run: Run) -> xr.Dataset:
+    """One sweep of real training, then worst cases of every length in float64."""
+    b1, b2 = np.array(config.points, np.float32).T
+    eps = np.full(len(b1), config.eps, np.float32)
+    members = grid(point=points(b1=b1, b2=b2, eps=eps), seed=config.seeds)
+    (trained,) = train(run, "training", config, [(members, config.num_steps)])
+    num_steps, longest = config.num_steps, config.worst_case_steps
+    predicted = theory(b1, b2, max(num_steps, longest))
+    C, exact_rate, log_exact = (predicted[key] for key in ("C", "exact_rate", "log_exact_bound"))
+    worst = worst_case_updates(b1, b2, longest)
+    corrections = log_bias_correction(b1[:, None], b2[:, None], np.arange(longest))
+    growing = worst / np.exp(corrections)
+    updates, second_half = trained["max_update"], (num_steps // 2, num_steps - 1)
+    point, member, bound = "point", ("point", "seed"), ("point", "bound_step")
+    data = xr.Dataset(
+        {name: ((*member, "step"), array) for name, array in trained.items()}
+        | {
+            "log_exact_bound": (bound, log_exact),
+            "log_paper_bound": (bound, predicted["log_paper_bound"]),
+            "exact_rate": (point, exact_rate),
+            "exact_ratio": (member, largest_ratio(updates, log_exact[:, :num_steps])),
+            "slope": (member, growth_slopes(updates, b1, b2, second_half)),
+            "worst_case": (("point", "worst_step"), worst),
+            "worst_error": (point, abs(worst / np.exp(log_exact[:, :longest]) - 1).max(-1)),
+            "worst_growth": (point, growing[:, -1] / growing[:, longest // 2 - 1]),
+        },
+        {
+            "b1": (point, b1),
+            "b2": (point, b2),
+            "C": (point, C),
+            "theories": (
+                point,
+                np.select([C > 0, exact_rate < 0], [BOTH_STABLE, DISAGREE], BOTH_UNSTABLE),
+            ),
+            "seed": np.array(config.seeds),
+            "step": np.arange(num_steps),
+            "bound_step": np.arange(log_exact.shape[1]),
+            "worst_step": np.arange(longest),
+        },
+    )
+    data["largest"] = data.max_update.where(data.theories == DISAGREE).max()
+    return labelled(data, LABELS | FIGURE_LABELS)
+
+
+def worst_case_updates(b1: np.ndarray, b2: np.ndarray, num_steps: int) -> np.ndarray:
+    """The last update of worst-case gradients of every length, through the real optimizer.
+
+    In float64 and with ε=0. A sequence of length N is the longest one's last N gradients, run from
+    the optimizer's initial state.
+
+    Args:
+      b1, b2: Decays, shape (num_points,).
+      num_steps: The longest length.
+
+    Returns:
+      |u_{N-1}| in units of the learning rate for N = 1, ..., num_steps, shape
+      (num_points, num_steps).
+
+    Raises:
+      ValueError: If a worst case of that length does not fit float64.
+
+    >>> worst_case_updates(np.array([0.25]), np.array([0.1]), 64)[0, -1].round(3)
+    np.float64(1.291)
+    """
+
+    def last_update(b1, b2, gradients, start):
+        optimizer = stored_rms(b1, b2, 0.0)
+
+        def step(state, index):
+            update, state = optimizer.update(gradients[index], state)
+            return state, update
+
+        # Steps past the end wrap around and are not read.
+        places = (start + jnp.arange(num_steps)) % num_steps
+        _, updates = jax.lax.scan(step, optimizer.init(gradients[0]), places)
+        return updates[num_steps - 1 - start]
+
+    with jax.enable_x64(True):
+        b1, b2 = jnp.asarray(b1, jnp.float64), jnp.asarray(b2, jnp.float64)
+        gradients = worst_case_gradients(num_steps, b1, b2)  # (num_steps, num_points)
+        starts = jnp.arange(num_steps - 1, -1, -1)
+        lengths = jax.vmap(last_update, (None, None, None, 0))
+        every = jax.jit(jax.vmap(lengths, (0, 0, 1, None)))
+        return np.asarray(every(b1, b2, gradients, starts))
+
+
+FIGURE_LABELS = {
+    "bound_step": ("optimizer steps done before, n", "step"),
+    "worst_step": ("optimizer steps done before, n", "step"),
+    "theories": ("what C and γ² < β say of the point", "1"),
+    "exact_ratio": ("largest max-update over the exact bound", "1"),
+    "slope": ("slope of ln‖u_n‖∞ over the second half, bias correction divided out", "1/step"),
+    "worst_case": ("last update of worst-case gradients", "learning rate"),
+    "worst_error": ("largest relative difference of worst case and exact bound", "1"),
+    "largest": ("largest max-update where the theories disagree", "learning rates"),
+    "worst_growth": ("worst case at the longest length over that at half of it", "1"),
+}

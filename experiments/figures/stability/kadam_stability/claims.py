@@ -1,0 +1,108 @@
+"""What the paper says of the stability of k-Adam beside Adam's, as rules."""
+
+import math
+
+from experiments.core.claims import Claim
+from experiments.core.stats import exact, median, median_over_seeds
+from experiments.figures.stability.max_updates import GROWING
+
+WORDS = {2: "2-Adam", 3: "3-Adam"}
+
+
+def _decades_less(run, k: int):
+    """log10 of Adam's largest update over k-Adam's, same point and seed."""
+    return run.log10_largest.sel(k=1) - run.log10_largest.sel(k=k)
+
+
+CLAIMS: tuple[Claim, ...] = (
+    Claim(
+        id="kadam-within-last-stages-bound",
+        figure="kadam_stability",
+        section="§4.3, Theorem 2",
+        statement="Adam's bound holds identically for k-Adam: with the last stage's decays.",
+        quantity="largest ‖uₙ‖∞ over the exact bound of the last stage, k = 1, 2, 3, all members "
+        "and steps",
+        statistic=lambda run: exact(run.exact_ratio.max(), run.exact_ratio.size),
+        accept=(-math.inf, 1 + 1e-5),
+        reason="A supremum over all inputs of a stage has no exceptions but for rounding.",
+    ),
+    Claim(
+        id="kadam-within-theorem-2",
+        figure="kadam_stability",
+        section="§4.3, Theorem 2",
+        statement="The max-update of k-Adam stays below Theorem 2's bound, in B₊ and in B₋.",
+        quantity="largest ‖uₙ‖∞ over Theorem 2's bound, k = 2, 3, all members and steps",
+        statistic=lambda run: exact(
+            run.paper_ratio.sel(k=[2, 3]).max(), run.paper_ratio.sel(k=[2, 3]).size
+        ),
+        accept=(-math.inf, 1 + 1e-5),
+        reason="A bound has no exceptions but for the rounding of float32.",
+    ),
+    Claim(
+        id="two-adam-guarantee-is-stronger",
+        figure="kadam_stability",
+        section="§4.3",
+        statement="Theorem 2 places stronger stability guarantees on 2-Adam than on Adam.",
+        quantity="largest update that constructed gradients drive 2-Adam to, over Adam's supremum "
+        "with the same decays; the longest sequences, smallest of all points",
+        statistic=lambda run: exact(
+            run.constructed_ratio.sel(k=2).isel(length=-1).min(), run.sizes["worst_point"]
+        ),
+        accept=(-math.inf, 0.9),
+        reason="A guarantee that is stronger by less than a tenth would help nobody.",
+        correction="A stage does not see the scale of its input, so that its input is bounded "
+        "guarantees nothing: gradients exist that drive 2-Adam as far as Adam with its last "
+        "stage's decays, beyond the boundary at the same exponential rate.",
+    ),
+    *(
+        Claim(
+            id=f"{word.lower()}-more-stable-in-b-minus",
+            figure="kadam_stability",
+            section="§4.3",
+            statement=f"{word} exhibits more stable updates than Adam, each stage with Adam's own "
+            "decays in B₋.",
+            quantity=f"decades by which {word}'s largest ‖uₙ‖∞ is below Adam's, same decays and "
+            f"seed, where C ≤ {GROWING}: median over points, then over seeds",
+            statistic=lambda run, k=k: median_over_seeds(
+                _decades_less(run, k).isel(point=run.C.values <= GROWING)
+            ),
+            accept=(1.0, math.inf),
+            reason="A decade, which is what Adam's updates must have grown by there.",
+            correction="Its updates are smaller, but by less than a decade in a run of this "
+            "length, and they grow too.",
+        )
+        for k, word in WORDS.items()
+    ),
+    *(
+        Claim(
+            id=f"{word.lower()}-more-stable-in-b-plus",
+            figure="kadam_stability",
+            section="§4.3",
+            statement=f"{word} exhibits more stable updates than Adam, each stage with Adam's own "
+            "decays in B₊.",
+            quantity=f"decades by which {word}'s largest ‖uₙ‖∞ is below Adam's, same decays and "
+            "seed, where C > 0: median over points, then over seeds",
+            statistic=lambda run, k=k: median_over_seeds(
+                _decades_less(run, k).isel(point=run.C.values > 0)
+            ),
+            accept=(0.0, math.inf),
+            reason="Whatever is more stable has no larger updates.",
+            correction="Inside B₊ its updates are larger than Adam's, nearer to the bound of both.",
+        )
+        for k, word in WORDS.items()
+    ),
+    *(
+        Claim(
+            id=f"{word.lower()}-stable-with-dead-gradients",
+            figure="kadam_stability",
+            section="§4.3",
+            statement=f"With dead gradients in B₋ {word}'s updates do not grow as Adam's do.",
+            quantity=f"slope of ln ‖uₙ‖∞ of {word} over the second half of a run whose gradients "
+            "have died, over ln(γ/√β), at which Adam's grow: median over seeds",
+            statistic=lambda run, k=k: median(run.dead_growth.sel(k=k).values),
+            accept=(-math.inf, 0.1),
+            reason="A tenth of Adam's rate.",
+        )
+        for k, word in WORDS.items()
+    ),
+)

@@ -1,0 +1,102 @@
+"""How the stability of k-Adam beside Adam's is drawn."""
+
+import numpy as np
+import xarray as xr
+from matplotlib import axes, cm, colors, figure, lines
+
+from experiments.core import plot as plotting
+
+STAGES = {1: ("tab:blue", "o"), 2: ("tab:orange", "s"), 3: ("tab:green", "^")}
+"""Colour and marker of each k."""
+
+
+def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
+    """Training with 1, 2 and 3 stages above; the three comparisons below."""
+    norm = colors.Normalize(1.15 * dataset.C.min().item(), 0.07, clip=True)
+    colours = cm.ScalarMappable(norm, plotting.STABILITY_COLOURS)
+    canvas, grid = plotting.canvas(13.9, 7.4, nrows=2, ncols=3)
+    titles = [_trajectories(grid[0, i], dataset, colours, k) for i, k in enumerate(STAGES)]
+    low, high = np.array([panel.get_ylim() for panel in grid[0]]).T
+    for panel in grid[0]:
+        panel.set_ylim(low.min(), high.max())
+    titles += [_largest(grid[1, 0], dataset), _dead(grid[1, 1], dataset)]
+    titles += [_constructed(grid[1, 2], dataset)]
+    for letter, panel, title in zip("abcdef", grid.flat, titles, strict=True):
+        panel.set_title(f"({letter}) {title}", loc="left")
+    canvas.colorbar(colours, ax=grid[0], label="C(β, γ)", aspect=25, extend="max")
+    return {"": canvas}
+
+
+def _trajectories(panel: axes.Axes, data: xr.Dataset, colours, k: int) -> str:
+    for line, c in zip(data.max_update.sel(k=k).median("seed").values, data.C.values, strict=True):
+        panel.plot(data.step, line, color=colours.to_rgba(c))
+    panel.plot(data.step, np.exp(data.log_exact_bound[-1]), "--", color="black", linewidth=0.9)
+    handles = [
+        lines.Line2D([], [], color="0.5", label="trained, median over seeds"),
+        lines.Line2D([], [], color="black", linestyle="--", label="exact bound, last point"),
+    ]
+    panel.legend(handles=handles, loc="upper left")
+    panel.set(yscale="log", xlabel="step n", ylabel="‖uₙ‖∞ (learning rates)")
+    return f"training, k = {k}"
+
+
+def _largest(panel: axes.Axes, data: xr.Dataset) -> str:
+    shift = 0.006 * np.ptp(data.C.values)
+    for k, (colour, marker) in STAGES.items():
+        largest = 10 ** data.log10_largest.sel(k=k)
+        x = data.C + (k - 2) * shift
+        panel.vlines(x, largest.min("seed"), largest.max("seed"), color=colour, linewidth=0.9)
+        panel.plot(x, largest.median("seed"), marker, color=colour, markersize=5, label=f"k = {k}")
+    panel.axvline(0, color="0.8", linewidth=0.8, zorder=0)
+    panel.set(yscale="log", xlabel="C(β, γ)", ylabel="largest ‖uₙ‖∞ (learning rates)")
+    panel.legend(loc="best")
+    return f"training, largest max-update in {data.sizes['step']} steps"
+
+
+def _dead(panel: axes.Axes, data: xr.Dataset) -> str:
+    for k, (colour, _) in STAGES.items():
+        update = data.dead_update.sel(k=k)
+        panel.fill_between(
+            data.dead_step,
+            update.min("dead_seed"),
+            update.max("dead_seed"),
+            color=colour,
+            alpha=0.25,
+            linewidth=0,
+        )
+        panel.plot(data.dead_step, update.median("dead_seed"), color=colour, label=f"k = {k}")
+    bound = np.exp(data.dead_log_exact_bound)
+    panel.plot(data.dead_step, bound, "--", color="black", linewidth=0.9, label="exact bound")
+    panel.set(yscale="log", xlabel="step n", ylabel="‖uₙ‖∞ (learning rates)")
+    panel.legend(loc="upper left")
+    return "gradients that die"
+
+
+def _constructed(panel: axes.Axes, data: xr.Dataset) -> str:
+    styles = ("-", "--", "-.", ":")
+    for place, style in zip(range(data.sizes["worst_point"]), styles * 3, strict=False):
+        point = data.isel(worst_point=place)
+        label = f"bound, β = {point.worst_b2:.4g}, γ = {point.worst_b1:.4g}"
+        panel.plot(data.length, point.worst_bound, style, color="0.4", label=label)
+        for k, (colour, marker) in STAGES.items():
+            panel.plot(
+                data.length,
+                point.constructed.sel(k=k),
+                marker,
+                color=colour,
+                fillstyle="none",
+                markersize=4 + 2 * k,
+            )
+    for k, (colour, marker) in STAGES.items():
+        label = f"reached, k = {k}"
+        panel.plot(
+            [], [], marker, color=colour, fillstyle="none", markersize=4 + 2 * k, label=label
+        )
+    panel.set(
+        xscale="log",
+        yscale="log",
+        xlabel="number of gradients N",
+        ylabel="last update |u| (learning rates)",
+    )
+    panel.legend(loc="upper left")
+    return "gradients made to be the worst case"

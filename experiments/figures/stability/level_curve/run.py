@@ -1,0 +1,78 @@
+"""Test loss along the level curve of C through the usual (β, γ) (Fig. 13).
+
+C is the same at every point: what varies here, C does not explain.
+"""
+
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+import xarray as xr
+
+from experiments.core.run import Run
+from experiments.core.stats import END_LABEL, ENDS
+from experiments.core.store import labelled
+from experiments.figures.stability.losses import (
+    GIVEN,
+    HORIZONS,
+    LABELS,
+    GeneralisationConfig,
+    losses,
+    train,
+)
+from experiments.figures.stability.point_statistics import (
+    OPTIMUM_LABELS,
+    optimum,
+    rank_correlation,
+    spread,
+    stated,
+)
+from kadam_jax.stability import level_curve, stability_coefficient
+
+
+@dataclass(frozen=True)
+class Config(GeneralisationConfig):
+    """What is trained; the usual point is the last of num_points."""
+
+    @property
+    def points(self) -> tuple[np.ndarray, np.ndarray]:
+        """γ and β, shape (num_points,): uniform in arc length from the origin, then the usual."""
+        with jax.enable_x64(True):
+            C = stability_coefficient(*GIVEN).item()
+        b1, b2 = level_curve(C, self.num_points - 1)
+        return np.append(b1, np.float32(GIVEN[0])), np.append(b2, np.float32(GIVEN[1]))
+
+
+def compute(config: Config, run: Run) -> xr.Dataset:
+    """One sweep over the points; then `analyse`."""
+    return analyse(config, train(run, "curve", config, *config.points))
+
+
+def analyse(config: Config, test_loss: np.ndarray) -> xr.Dataset:
+    """Test losses and what each seed says of the curve.
+
+    Args:
+      config: Names the points.
+      test_loss: Shape (num_points, num_seeds, num_evaluations).
+
+    Returns:
+      The figure's dataset.
+    """
+    data = losses(config, ("point",), *config.points, test_loss).assign_coords(end=list(ENDS))
+    data = data.assign(
+        rank_correlation=rank_correlation(data.b2, data.best_loss),
+        spread=spread(data.best_loss),
+        best_b2=data.b2[data.best_loss.argmin("point")],
+        **optimum(data.best_loss),
+    )
+    numbers, labels = stated(data, STATISTICS, HORIZONS)
+    labels = LABELS | OPTIMUM_LABELS | STATISTICS | END_LABEL | labels
+    return labelled(data.assign(numbers), labels)
+
+
+STATISTICS = {
+    "rank_correlation": ("Spearman's correlation of β with the best test loss", "1"),
+    "spread": ("largest less smallest best test loss of the points", "nat/token"),
+    "best_b2": ("β where the best test loss is lowest", "1"),
+}
+"""What each seed says up to each horizon."""

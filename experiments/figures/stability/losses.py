@@ -1,0 +1,274 @@
+"""Test losses of nanoGPT along points of the (β, γ) plane; shared by the figures of §3.3.
+
+Every point is trained by Adam with warm-up and a cosine; the loss on the same held-out crops is
+taken every so many steps. A member that diverges stays in the arrays: its last loss is not finite,
+or no better than before training, and its best one is what it reached until then.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import xarray as xr
+
+from experiments.core.run import Run
+from experiments.figures.stability.max_updates import stored_rms, theory
+from experiments.training.config import LAPTOP_MINIMUM, LAPTOP_MODEL, SMOKE_MODEL, ScheduledConfig
+from experiments.training.tasks import Task, language_task
+from experiments.training.train import train_member
+from kadam_jax.members import grid, points
+
+GIVEN = (0.9, 0.999)
+"""γ, β of the usual point."""
+HORIZONS = {"early": "first third", "whole": "whole run"}
+"""The paper's 1000 of 3000 steps, and all of them."""
+
+Member = Mapping[str, jax.Array]
+Schedule = Callable[[Member], optax.Schedule]
+"""`schedule(member)`: the member's learning rate by step."""
+
+LABELS = {
+    "b1": ("γ", "1"),
+    "b2": ("β", "1"),
+    "C": ("C(β, γ) = 2/γ - 1/β - 1", "1"),
+    "seed": ("seed", "1"),
+    "evaluation": ("optimizer steps done before, n", "step"),
+    "horizon": ("part of the run: its first third, or all of it", "1"),
+    "horizon_steps": ("steps of that part", "step"),
+    "test_loss": ("mean cross-entropy on held-out text, dropout off", "nat/token"),
+    "best_loss": ("lowest test loss up to a horizon", "nat/token"),
+    "diverged": ("whether the last test loss is not below the one before training", "1"),
+}
+"""long_name and units of what `losses` gives."""
+
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "smoke": dict(
+        model=SMOKE_MODEL,
+        batch=2,
+        num_steps=30,
+        num_seeds=2,
+        num_points=6,
+        warmup_steps=2,
+        eval_every=5,
+        eval_batches=2,
+    ),
+    "laptop": dict(
+        model=LAPTOP_MODEL, num_steps=750, warmup_steps=25, eval_every=50, eval_batches=32
+    ),
+    # Bytes in GPT-2's vocabulary: almost all of its rows are dead.
+    "paper": dict(batch=64, num_steps=3000, num_points=128, chunk_size=4),
+}
+"""Of figures along curves without annealing, by preset."""
+MINIMUM = {**LAPTOP_MINIMUM, "num_steps": 750, "eval_batches": 32}
+"""What their claims need, but for num_points."""
+SETUP = (
+    "nanoGPT ({model.num_layers} layers, width {model.width}, context {model.context}, "
+    "vocabulary {model.vocab_size}) on bytes of the {corpus} corpus by Adam, batch {batch}, "
+    "{num_seeds} seeds, {num_steps} steps: a warm-up of {warmup_steps}, then a cosine from "
+    "{learning_rate:g} to {final_rate:g} times that."
+)
+"""The beginning of their captions."""
+
+
+@dataclass(frozen=True)
+class GeneralisationConfig(ScheduledConfig):
+    """The fields shared by figures of test losses; learning_rate is the peak.
+
+    Attributes:
+      num_points: Points on a curve.
+      eval_every: Steps between two test losses.
+      eval_batches: Held-out batches that a test loss is a mean of, the same for all members.
+    """
+
+    num_points: int = 16
+    warmup_steps: int = 100
+    eval_every: int = 100
+    eval_batches: int = 200
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.num_seeds < 2:
+            raise ValueError(
+                "num_seeds must be at least 2, a point is chosen on the other seeds, got 1"
+            )
+        if self.num_points < 3:
+            raise ValueError(f"num_points must be at least 3, got {self.num_points}")
+        if self.eval_batches < 1:
+            raise ValueError(f"eval_batches must be at least 1, got {self.eval_batches}")
+        if self.eval_every < 1 or self.num_steps % (3 * self.eval_every):
+            raise ValueError(
+                f"eval_every must divide a third of num_steps={self.num_steps}, got "
+                f"{self.eval_every}"
+            )
+
+    @property
+    def horizon_steps(self) -> tuple[int, int]:
+        """Steps of each horizon."""
+        return self.num_steps // 3, self.num_steps
+
+    @property
+    def evaluations(self) -> np.ndarray:
+        """Steps done before each test loss, from 0 to num_steps."""
+        return np.arange(0, self.num_steps + 1, self.eval_every)
+
+    @property
+    def warmup_cosine(self) -> optax.Schedule:
+        """The paper's learning rate: a linear warm-up, then a cosine (appendix H)."""
+        peak = self.learning_rate
+        return optax.warmup_cosine_decay_schedule(
+            0.0, peak, self.warmup_steps, self.num_steps, self.final_rate * peak
+        )
+
+
+class RecordLossState(NamedTuple):
+    """State of `record_loss`."""
+
+    count: jax.Array  # shape=(), dtype=int32: steps done
+    loss: jax.Array  # shape=(), of the parameters before the latest step; NaN if it was not taken
+
+
+def record_loss(
+    evaluate: Callable[[optax.Params], jax.Array], every: int
+) -> optax.GradientTransformation:
+    """Leaves updates alone and evaluates the parameters before step 0, `every`, 2 `every`, ...
+
+    The step count is the same for all members of a sweep, so that those side by side skip the
+    evaluation together.
+
+    Args:
+      evaluate: `evaluate(params)` gives a float32 scalar.
+      every: Steps between two evaluations.
+
+    Returns:
+      A transformation whose state has the loss, NaN after the other steps.
+
+    >>> optimizer = optax.chain(record_loss(lambda w: w**2, every=2), optax.sgd(1.0))
+    >>> w = jnp.array(3.0)
+    >>> state = optimizer.init(w)
+    >>> for _ in range(3):
+    ...     updates, state = optimizer.update(jnp.array(1.0), state, w)
+    ...     w = w + updates
+    >>> float(state[0].loss), float(w)
+    (1.0, 0.0)
+    """
+
+    def update(updates, state, params=None):
+        loss = jax.lax.cond(
+            state.count % every == 0, evaluate, lambda _: jnp.full_like(state.loss, jnp.nan), params
+        )
+        return updates, RecordLossState(state.count + 1, loss)
+
+    return optax.GradientTransformation(
+        lambda params: RecordLossState(jnp.zeros([], jnp.int32), jnp.full([], jnp.nan)), update
+    )
+
+
+def losses_member(
+    config: GeneralisationConfig, task: Task, schedule: Schedule
+) -> Callable[[Member], dict[str, jax.Array]]:
+    """A function of a member (`b1`, `b2`, `seed`) to `test_loss` at `config.evaluations`.
+
+    Args:
+      config: Its eval_batches held-out batches are the same at every step of every member.
+      task: What is trained; its evaluation must not depend on the model's own state.
+      schedule: May read whatever else a member has.
+
+    Returns:
+      The function.
+    """
+    keys = jax.random.split(jax.random.key(0), config.eval_batches)
+
+    def fn(member):
+        batches = jax.vmap(task.sample_heldout)(keys)
+        _, state = task.init(keys[0])
+
+        def evaluate(params):
+            return jax.lax.map(lambda batch: task.evaluate(params, state, batch), batches).mean()
+
+        optimizer = optax.chain(
+            record_loss(evaluate, config.eval_every),
+            stored_rms(member["b1"], member["b2"], config.eps),
+            optax.scale_by_learning_rate(schedule(member)),
+        )
+        result = train_member(
+            task,
+            optimizer,
+            seed=member["seed"],
+            num_steps=config.num_steps,
+            read=lambda opt_state: opt_state[0].loss,
+        )
+        during, end = result.read[:: config.eval_every], evaluate(result.params)
+        return {"test_loss": jnp.append(during, end)}
+
+    return fn
+
+
+def train(
+    run: Run,
+    name: str,
+    config: GeneralisationConfig,
+    b1: np.ndarray,
+    b2: np.ndarray,
+    schedule: Schedule | None = None,
+) -> np.ndarray:
+    """Trains every point with every seed in one compiled sweep.
+
+    Args:
+      run: Of the figure.
+      name: Of the sweep.
+      config: What is trained.
+      b1, b2: Decays, of the same shape.
+      schedule: `config.warmup_cosine` for every member if None.
+
+    Returns:
+      Test losses, shape (*b1.shape, num_seeds, num_evaluations).
+    """
+    if run.corpus is None:
+        raise ValueError(f"run.corpus must be a corpus to train {name} on, got None")
+    task = language_task(config.model, run.corpus, config.batch)
+    fn = losses_member(config, task, schedule or (lambda member: config.warmup_cosine))
+    members = grid(point=points(b1=b1.ravel(), b2=b2.ravel()), seed=config.seeds)
+    result = run.sweep(name, fn, members, chunk_size=config.chunk_size)["test_loss"]
+    return result.reshape(*b1.shape, config.num_seeds, len(config.evaluations))
+
+
+def losses(
+    config: GeneralisationConfig,
+    dims: Sequence[str],
+    b1: np.ndarray,
+    b2: np.ndarray,
+    test_loss: np.ndarray,
+) -> xr.Dataset:
+    """Test losses at their points, the best of them up to each horizon, and who diverged.
+
+    Args:
+      config: What was trained.
+      dims: Of the points, the last is "point".
+      b1, b2: Decays, with those dimensions.
+      test_loss: From `train`.
+
+    Returns:
+      A dataset that `LABELS` labels.
+    """
+    data = xr.Dataset(
+        {"test_loss": ((*dims, "seed", "evaluation"), test_loss)},
+        {
+            "b1": (dims, b1),
+            "b2": (dims, b2),
+            "C": (dims, theory(b1.ravel(), b2.ravel(), 1)["C"].reshape(b1.shape)),
+            "seed": np.array(config.seeds),
+            "evaluation": config.evaluations,
+            "horizon": list(HORIZONS),
+            "horizon_steps": ("horizon", np.array(config.horizon_steps)),
+        },
+    )
+    finite = data.test_loss.where(np.isfinite(data.test_loss), np.inf)
+    best = [finite.sel(evaluation=slice(n)).min("evaluation") for n in config.horizon_steps]
+    return data.assign(
+        best_loss=xr.concat(best, data.horizon),
+        diverged=~(finite.isel(evaluation=-1) < finite.isel(evaluation=0)),
+    )

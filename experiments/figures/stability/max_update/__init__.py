@@ -1,0 +1,60 @@
+"""The max-update along a normal curve, and what makes it grow (Fig. 3)."""
+
+from experiments.core.figure import Figure
+from experiments.core.questions import UPDATES_BOUNDED
+from experiments.figures.stability.max_update import claims, plot
+from experiments.figures.stability.max_update.run import LATE, Config, compute
+from experiments.training.config import LAPTOP_MINIMUM, LAPTOP_MODEL, SMOKE_MODEL
+
+FIGURE = Figure(
+    name="max_update",
+    title="The max-update along a normal curve, and what makes it grow",
+    paper="Fig. 3",
+    question=UPDATES_BOUNDED,
+    decided_by=(
+        "bounded-in-b-plus",
+        "grows-in-b-minus",
+        "growth-starts-at-the-boundary",
+        "late-slope-is-half-c",
+    ),
+    caption="nanoGPT ({model.num_layers} layers, width {model.width}, context {model.context}, "
+    "vocabulary {model.vocab_size}) on bytes of the {corpus} corpus, most of which never occur, by "
+    "Adam at a constant learning rate of {learning_rate:g}, batch {batch}, {num_seeds} seeds, "
+    "{num_steps} steps ({contrast_steps} in what breaks it). The points are the last ones of "
+    "{num_curve} uniform in arc length on the "
+    "normal curve through (β, γ) = (0.999, 0.9), and that point itself. First page: (a, b) ‖uₙ‖∞; "
+    "(c) slope of its logarithm by least squares, the bias correction divided out, for "
+    "{slope_first} ≤ n ≤ {slope_last} and around the paper's n = 1000; (d) the points; (e) the "
+    "share of dead gradients, without which nothing grows; (f) the loss; (e) and (f) as running "
+    "medians. Second page: (a) the fitted relation to "
+    "both predicted rates, intervals from a bootstrap over points and seeds; (b) slopes over each "
+    "prediction; what breaks the picture: (c) ε = {contrast_eps:g} in place of {eps:g} and (d) "
+    "optax.scale_by_adam, whose second moment in float32 underflows.",
+    presets={
+        "smoke": Config(
+            model=SMOKE_MODEL,
+            batch=2,
+            num_steps=80,
+            num_seeds=2,
+            num_points=6,
+            contrast_seeds=1,
+            contrast_steps=100,
+            slope_first=40,
+            slope_last=79,
+        ),
+        "laptop": Config(model=LAPTOP_MODEL, num_steps=LATE[1] + 1, num_seeds=20),
+        # Bytes in GPT-2's vocabulary: almost all of its rows are dead.
+        "paper": Config(
+            batch=64,
+            num_steps=3000,
+            contrast_steps=3000,
+            num_curve=220,
+            num_points=64,
+            chunk_size=4,
+        ),
+    },
+    compute=compute,
+    plot=plot.plot,
+    claims=claims.CLAIMS,
+    minimum={**LAPTOP_MINIMUM, "num_points": 12, "slope_first": 200, "slope_last": 400},
+)

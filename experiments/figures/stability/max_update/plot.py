@@ -1,0 +1,219 @@
+"""How the max-update along a normal curve is drawn (Fig. 3 and its checks)."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import xarray as xr
+from matplotlib import axes, cm, colors, figure, lines
+
+from experiments.core import plot as plotting
+
+KINDS = {"half_C": (":", "s", "|C|/2"), "exact": ("--", "o", "ln(γ/√β)")}
+"""Line, marker and name of the predicted rates."""
+ZOOM = 400
+"""Last step of the close-up."""
+
+Draw = Callable[[axes.Axes, xr.Dataset, cm.ScalarMappable], str]
+"""Draws one panel and returns its title."""
+
+
+def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
+    """The paper's panels, the beginning and the share of dead gradients; then a page of checks."""
+    # The usual point's C is far above the others': it takes the darkest colour.
+    norm = colors.Normalize(1.15 * dataset.C.min().item(), dataset.C[1:].max().item(), clip=True)
+    colours = cm.ScalarMappable(norm, plotting.STABILITY_COLOURS)
+    pages = {
+        "": (_whole, _beginning, _slopes, _plane, _dead_share, _loss),
+        "checks": (_relation, _ratios, _larger_eps, _float32),
+    }
+    return {suffix: _page(dataset, colours, panels) for suffix, panels in pages.items()}
+
+
+def _page(data: xr.Dataset, colours: cm.ScalarMappable, panels: Sequence[Draw]) -> figure.Figure:
+    num_columns = len(panels) // 2
+    canvas, grid = plotting.canvas(4.3 * num_columns + 1, 7.4, nrows=2, ncols=num_columns)
+    for letter, panel, draw in zip("abcdef", grid.flat, panels, strict=False):
+        panel.set_title(f"({letter}) {draw(panel, data, colours)}", loc="left")
+    canvas.colorbar(colours, ax=grid, label="C(β, γ)", aspect=45, extend="max")
+    return canvas
+
+
+def _whole(panel, data, colours):
+    _curves(panel, data.max_update, data.C, colours)
+    _bounds(panel, data, "upper left")
+    return "max-update"
+
+
+def _beginning(panel, data, colours):
+    first = data.isel(step=slice(ZOOM + 1))
+    _curves(panel, first.max_update, data.C, colours)
+    _bounds(panel, first, "upper left")
+    return f"max-update, n ≤ {first.step[-1]:d}"
+
+
+def _bounds(panel, data, corner: str) -> None:
+    """Both bounds of the usual point and of two points with C < 0."""
+    points = (0, *data.contrast.values)
+    for point in points:
+        for kind, style in (("paper", ":"), ("exact", "--")):
+            bound = np.exp(data[f"log_{kind}_bound"][point])
+            panel.plot(data.step, bound, style, color="black", linewidth=0.9)
+    styles = {
+        "trained, median over seeds": {"color": "0.5"},
+        f"exact bound, {len(points)} points": {"color": "black", "linestyle": "--"},
+        "Theorem 1, the same points": {"color": "black", "linestyle": ":"},
+    }
+    _max_update_axes(panel, styles, corner)
+
+
+def _slopes(panel, data, colours):
+    near = data.isel(point=slice(1, None))  # the usual point is far to the right
+    for kind, (style, _, name) in KINDS.items():
+        value, low, high = data.fit.sel(kind=kind, quantity="coefficient").values
+        label = f"{name}; fit of C < 0: {value:.2f} [{low:.2f}, {high:.2f}] times it"
+        panel.plot(near.C, near.rate.sel(kind=kind).clip(min=0), style, color="black", label=label)
+    for window, marker, size in (("late", "^", 70), ("early", "o", 22)):
+        slope = near.slope.sel(window=window)
+        _medians(panel, near.C, slope, near.C, colours, marker, size)
+        panel.plot([], [], marker, color="0.5", label=_steps(data, window))
+    panel.axvline(0, color="0.8", linewidth=0.8, zorder=0)
+    top = near.rate.max().item()
+    panel.set(xlabel="C(β, γ)", ylabel="slope of ln‖uₙ‖∞ (1/step)", ylim=(-0.4 * top, 1.15 * top))
+    panel.legend(loc="upper right")
+    return "slope, median and range over seeds"
+
+
+def _plane(panel, data, colours):
+    panel.plot(data.curve_b2, data.curve_b1, color="0.6", linewidth=0.8, label="normal curve")
+    b1 = np.linspace(data.curve_b1.min().item(), 1)
+    panel.plot(b1 / (2 - b1), b1, ":", color="black", label="C = 0")
+    panel.plot(b1**2, b1, "--", color="black", label="γ² = β")
+    panel.scatter(
+        data.b2, data.b1, c=colours.to_rgba(data.C), edgecolors="black", linewidths=0.4, zorder=3
+    )
+    panel.set(xlabel="β (b2)", ylabel="γ (b1)", xlim=(0.94, 1.002))
+    panel.legend(loc="lower left")
+    return "points on the normal curve"
+
+
+def _dead_share(panel, data, colours):
+    _curves(panel, _smooth(data.dead_share), data.C, colours)
+    panel.set(xlabel="step n", ylabel="share of gradient entries", ylim=(0, None))
+    return "dead gradients, |g| < 0.001 of their own r.m.s."
+
+
+def _loss(panel, data, colours):
+    _curves(panel, _smooth(data.loss), data.C, colours)
+    panel.set(xlabel="step n", ylabel="loss (nats/token)", yscale="log")
+    return "training loss"
+
+
+def _smooth(values: xr.DataArray) -> xr.DataArray:
+    """A running median over a fortieth of the run."""
+    return values.rolling(step=max(1, values.sizes["step"] // 40), center=True).median()
+
+
+def _relation(panel, data, colours):
+    unstable = data.isel(point=data.C.values < 0)
+    slope = unstable.slope.sel(window="early")
+    for kind, (style, marker, name) in KINDS.items():
+        rate = unstable.rate.sel(kind=kind)
+        _medians(panel, rate, slope, unstable.C, colours, marker)
+        (coefficient, low, high), (intercept, _, _) = data.fit.sel(kind=kind).values
+        panel.plot(
+            rate,
+            coefficient * rate + intercept,
+            style,
+            color="black",
+            label=f"{coefficient:.3f} [{low:.3f}, {high:.3f}] · {name} {intercept:+.4f}",
+        )
+        panel.plot([], [], marker, color="0.5", label=f"measured, against {name}")
+    panel.plot(rate, rate, color="0.6", linewidth=0.8, label="equal")
+    panel.set(xlabel="predicted rate (1/step)", ylabel="slope of ln‖uₙ‖∞ (1/step)")
+    panel.legend(loc="upper left")
+    panel.locator_params(axis="x", nbins=6)
+    return f"fits where C < 0, {_steps(data, 'early')} [95% intervals]"
+
+
+def _ratios(panel, data, colours):
+    unstable = data.isel(point=data.C.values < 0)
+    places = iter(0.012 * np.ptp(data.C[1:].values) * np.array([-1.5, -0.5, 0.5, 1.5]))
+    for kind, (_, marker, name) in KINDS.items():
+        for window, fill in (("early", "none"), ("late", "full")):
+            ratio = unstable.slope.sel(window=window) / unstable.rate.sel(kind=kind)
+            x = unstable.C + next(places)
+            panel.vlines(x, ratio.min("seed"), ratio.max("seed"), color="0.5", linewidth=0.9)
+            panel.plot(
+                x,
+                ratio.median("seed"),
+                marker,
+                color="black",
+                markersize=5,
+                fillstyle=fill,
+                label=f"over {name}, {_steps(data, window)}",
+            )
+    panel.axhline(1, color="0.6", linewidth=0.8, zorder=0)
+    panel.set(xlabel="C(β, γ)", ylabel="slope over predicted rate", ylim=(0, 1.15))
+    panel.locator_params(axis="x", nbins=6)
+    panel.legend(loc="lower left", fontsize=7)
+    return "slope over each prediction"
+
+
+def _larger_eps(panel, data, colours):
+    eps = json.loads(data.attrs["config"])["contrast_eps"]
+    return _contrast(panel, data, colours, "contrast_eps", f"ε = {eps:g}")
+
+
+def _float32(panel, data, colours):
+    return _contrast(panel, data, colours, "contrast_float32", "float32 second moment")
+
+
+def _contrast(panel, data, colours, name: str, label: str) -> str:
+    C = data.C[data.contrast]
+    _curves(panel, data.contrast_stored, C, colours)
+    _curves(panel, data[name], C, colours, linestyle="--")
+    eps = json.loads(data.attrs["config"])["eps"]
+    styles = {
+        f"r.m.s. stored, ε = {eps:g}": {"color": "0.5"},
+        label: {"color": "0.5", "linestyle": "--"},
+    }
+    _max_update_axes(panel, styles, "upper left")
+    return f"what breaks it: {label}"
+
+
+def _steps(data: xr.Dataset, window: str) -> str:
+    first, last = data.window_ends.sel(window=window).values
+    return f"{first} ≤ n ≤ {last}"
+
+
+def _max_update_axes(panel, styles: Mapping[str, Mapping[str, str]], corner: str) -> None:
+    panel.set(yscale="log", xlabel="step n", ylabel="‖uₙ‖∞ (learning rates)")
+    handles = [lines.Line2D([], [], label=label, **style) for label, style in styles.items()]
+    panel.legend(handles=handles, loc=corner)
+
+
+def _curves(panel, values: xr.DataArray, C: xr.DataArray, colours, **style) -> None:
+    """One line for each point, the median over seeds, coloured by its C."""
+    seed = next(dim for dim in values.dims if "seed" in str(dim))
+    for line, c in zip(values.median(seed).values, C.values, strict=True):
+        panel.plot(
+            values[values.dims[-1]], line, color=colours.to_rgba(c), **{"linewidth": 1.0, **style}
+        )
+
+
+def _medians(
+    panel, x, values: xr.DataArray, C: xr.DataArray, colours, marker: str, size=36
+) -> None:
+    """Medians over seeds coloured by C, with a bar from the smallest to the largest."""
+    panel.vlines(x, values.min("seed"), values.max("seed"), color="0.4", linewidth=0.9)
+    panel.scatter(
+        x,
+        values.median("seed"),
+        c=colours.to_rgba(C),
+        s=size,
+        marker=marker,
+        edgecolors="black",
+        linewidths=0.4,
+        zorder=3,
+    )

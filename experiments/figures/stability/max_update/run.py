@@ -1,0 +1,258 @@
+"""The max-update of nanoGPT along the paper's normal curve, and two ways it breaks (Fig. 3).
+
+Growth needs parameters whose gradients all but vanish, so that m decays like γ^n and √v like
+β^(n/2): here the embedding rows of tokens that the corpus never uses. An ε that √v meets on its way
+down stops the growth; a float32 v underflows on the way, and the update jumps.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import optax
+import xarray as xr
+
+from experiments.core.run import Run
+from experiments.core.store import labelled
+from experiments.figures.stability.max_updates import (
+    FAST,
+    GROWING,
+    JUST_BELOW,
+    LABELS,
+    fitted_relation,
+    growth_slopes,
+    largest_ratio,
+    theory,
+    train,
+)
+from experiments.training.config import TrainingConfig
+from kadam_jax.members import Members, grid, points
+from kadam_jax.stability import normal_curve
+
+GIVEN = (0.9, 0.999)
+"""γ, β of the usual point, through which the normal curve goes."""
+LATE = (950, 1050)
+"""The window around the paper's own n = 1000."""
+
+
+@dataclass(frozen=True)
+class Config(TrainingConfig):
+    """What is trained.
+
+    Attributes:
+      num_curve: Points, uniform in arc length, from the usual point to γ = 1 (that end excluded).
+      num_points: How many of them are trained: the usual point and the last num_points - 1.
+      contrast_points: Places among those points at which ε and v's dtype are varied.
+      contrast_eps: The larger ε.
+      contrast_seeds: Seeds of these.
+      contrast_steps: Steps of these; a float32 v underflows after some 1700.
+      slope_first: First step n of the window that decides about slopes.
+      slope_last: Last step n of it.
+    """
+
+    num_curve: int = 40
+    num_points: int = 12
+    contrast_points: tuple[int, ...] = (-3, -1)
+    contrast_eps: float = 1e-8
+    contrast_seeds: int = 3
+    contrast_steps: int = 2001
+    slope_first: int = 200
+    slope_last: int = 400
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not 2 <= self.num_points <= self.num_curve:
+            raise ValueError(
+                f"num_points must be from 2 to num_curve={self.num_curve}, got {self.num_points}"
+            )
+        if not 0 <= self.slope_first < self.slope_last - 1:
+            raise ValueError(
+                "slope_first must not be negative and slope_last at least 2 above it, got "
+                f"{self.slope_first} and {self.slope_last}"
+            )
+        places = self.contrast_points
+        if not places or not all(-self.num_points <= i < self.num_points for i in places):
+            raise ValueError(
+                f"contrast_points must name places among num_points={self.num_points}, got {places}"
+            )
+
+    @property
+    def curve(self) -> tuple[np.ndarray, np.ndarray]:
+        """γ and β on the whole curve, float32."""
+        b1, b2 = normal_curve(*GIVEN, self.num_curve)
+        return np.asarray(b1), np.asarray(b2)
+
+    @property
+    def points(self) -> tuple[np.ndarray, np.ndarray]:
+        """γ and β of what is trained."""
+        chosen = np.r_[0, self.num_curve - self.num_points + 1 : self.num_curve]
+        b1, b2 = self.curve
+        return b1[chosen], b2[chosen]
+
+    @property
+    def contrast(self) -> np.ndarray:
+        """`contrast_points` as places from the first."""
+        return np.arange(self.num_points)[list(self.contrast_points)]
+
+
+def compute(config: Config, run: Run) -> xr.Dataset:
+    """Two sweeps, the library's Adam with both ε and optax's with its float32 v; then `analyse`."""
+    b1, b2 = config.points
+    few_b1, few_b2, few = b1[config.contrast], b2[config.contrast], range(config.contrast_seeds)
+    main = (_group(b1, b2, config.eps, config.seeds), config.num_steps)
+    same_eps, larger_eps = (
+        (_group(few_b1, few_b2, eps, few), config.contrast_steps)
+        for eps in (config.eps, config.contrast_eps)
+    )
+    trained, *contrasts = train(run, "stored_rms", config, [main, same_eps, larger_eps])
+    contrasts += train(run, "float32_v", config, [same_eps], optax.scale_by_adam)
+    return analyse(config, trained, *(contrast["max_update"] for contrast in contrasts))
+
+
+def _group(b1: np.ndarray, b2: np.ndarray, eps: float, seeds: range) -> Members:
+    eps = np.full(len(b1), eps, np.float32)
+    return grid(point=points(b1=b1, b2=b2, eps=eps), seed=seeds)
+
+
+def analyse(
+    config: Config,
+    trained: Mapping[str, np.ndarray],
+    stored: np.ndarray,
+    larger_eps: np.ndarray,
+    float32: np.ndarray,
+) -> xr.Dataset:
+    """Trajectories beside what theory says of them.
+
+    Args:
+      config: Names the points.
+      trained: `max_update`, `dead_share`, `loss`, shape (num_points, num_seeds, num_steps).
+      stored: Max-updates at the contrasts, shape (num_contrasts, contrast_seeds, contrast_steps).
+      larger_eps: The same with the larger ε.
+      float32: The same with a float32 v.
+
+    Returns:
+      The figure's dataset.
+    """
+    (b1, b2), contrast = config.points, config.contrast
+    predicted = theory(b1, b2, config.num_steps)
+    C, log_exact = predicted["C"], predicted["log_exact_bound"]
+    windows = {"early": (config.slope_first, config.slope_last), "late": LATE}
+    slopes = [growth_slopes(trained["max_update"], b1, b2, window) for window in windows.values()]
+    rates = np.stack([-C / 2, predicted["exact_rate"]])
+    fits = [fitted_relation(rate[C < 0], slopes[0][C < 0]) for rate in rates]
+    eps_slope = growth_slopes(larger_eps, b1[contrast], b2[contrast], LATE)
+    few_log_exact = theory(b1[contrast], b2[contrast], config.contrast_steps)["log_exact_bound"]
+    excess = np.log10(largest_ratio(float32, few_log_exact))
+    trajectory, member, bound = ("point", "seed", "step"), ("point", "seed"), ("point", "step")
+    few = ("contrast", "contrast_seed")
+    data = xr.Dataset(
+        {name: (trajectory, array) for name, array in trained.items()}
+        | {
+            "log_exact_bound": (bound, log_exact),
+            "log_paper_bound": (bound, predicted["log_paper_bound"]),
+            "exact_ratio": (member, largest_ratio(trained["max_update"], log_exact)),
+            "paper_ratio": (
+                member,
+                largest_ratio(trained["max_update"], predicted["log_paper_bound"]),
+            ),
+            "rate": (("kind", "point"), rates),
+            "slope": (("window", *member), np.stack(slopes)),
+            "fit": (("kind", "quantity", "end"), np.array(fits)),
+            "contrast_log_exact_bound": (("contrast", "contrast_step"), few_log_exact),
+            "contrast_stored": ((*few, "contrast_step"), stored),
+            "contrast_eps": ((*few, "contrast_step"), larger_eps),
+            "contrast_eps_slope": (few, eps_slope),
+            "contrast_float32": ((*few, "contrast_step"), float32),
+            "contrast_float32_excess": (few, excess),
+        },
+        {
+            "b1": ("point", b1),
+            "b2": ("point", b2),
+            "C": ("point", C),
+            "seed": np.array(config.seeds),
+            "step": np.arange(config.num_steps),
+            "kind": ["half_C", "exact"],
+            "window": list(windows),
+            "window_ends": (("window", "window_end"), np.array(list(windows.values()))),
+            "quantity": ["coefficient", "intercept"],
+            "end": ["value", "low", "high"],
+            "contrast": contrast,
+            "contrast_seed": np.arange(config.contrast_seeds),
+            "contrast_step": np.arange(config.contrast_steps),
+            "curve_b1": ("curve", config.curve[0]),
+            "curve_b2": ("curve", config.curve[1]),
+        },
+    )
+    return labelled(data.assign(_numbers(data)), LABELS | FIGURE_LABELS)
+
+
+def _numbers(data: xr.Dataset) -> dict[str, xr.DataArray]:
+    """The scalars that the report prints."""
+    dead = data.dead_share.isel(step=-1).median("seed")
+    ratio = (data.slope.median("seed") / data.rate).where(data.C <= FAST)
+    exact_ratio = ratio.sel(kind="exact", window="early")
+    jumped = data.contrast_float32 > 1.1 * np.exp(data.contrast_log_exact_bound)
+    return {
+        "largest_stable": data.max_update.where(data.C > 0).max(),
+        "largest_just_below": data.max_update.where((data.C < 0) & (data.C >= JUST_BELOW)).max(),
+        "smallest_growing": data.max_update.max("step").where(data.C <= GROWING).min(),
+        "dead_stable": dead.where(data.C > 0).median(),
+        "dead_growing": dead.where(data.C <= GROWING).median(),
+        "farthest_early": abs(exact_ratio - 1).max(),
+        **{
+            f"{window}_over_{kind}": ratio.sel(window=window, kind=kind).median()
+            for window in data.window.values
+            for kind in data.kind.values
+        },
+        "eps_peak": data.contrast_eps.fillna(-np.inf).argmax("contrast_step").median(),
+        "float32_jump": jumped.argmax("contrast_step").where(jumped.any("contrast_step")).median(),
+    }
+
+
+FIGURE_LABELS = {
+    "exact_ratio": ("largest max-update over the exact bound", "1"),
+    "paper_ratio": ("largest max-update over Theorem 1's bound", "1"),
+    "rate": ("predicted slope of ln‖u_n‖∞: |C|/2 and ln(γ/√β)", "1/step"),
+    "slope": ("slope of ln‖u_n‖∞ over a window, bias correction divided out", "1/step"),
+    "fit": (
+        "line through median slopes in the first window against a predicted one, C < 0",
+        "mixed",
+    ),
+    "contrast_log_exact_bound": ("ln of the exact bound at the contrasts", "ln(learning rate)"),
+    "contrast_stored": ("max-update ‖u_n‖∞ at the contrasts", "learning rate"),
+    "contrast_eps": ("max-update ‖u_n‖∞ with the larger ε", "learning rate"),
+    "contrast_eps_slope": ("slope of ln‖u_n‖∞ at n = 1000±50 with the larger ε", "1/step"),
+    "contrast_float32": ("max-update ‖u_n‖∞ with a float32 second moment", "learning rate"),
+    "contrast_float32_excess": ("largest excess over the exact bound with float32 v", "decade"),
+    "kind": ("predicted rate", "1"),
+    "window": ("window of the slope", "1"),
+    "window_ends": ("first and last step of the window", "step"),
+    "quantity": ("coefficient (1) or intercept (1/step)", "1"),
+    "end": ("value or end of its 95% interval", "1"),
+    "contrast_seed": ("seed", "1"),
+    "contrast_step": ("optimizer steps done before, n", "step"),
+    "contrast": ("place of a contrast among the points", "1"),
+    "curve_b1": ("γ on the whole curve", "1"),
+    "curve_b2": ("β on the whole curve", "1"),
+    "largest_stable": ("largest max-update where C > 0", "learning rates"),
+    "largest_just_below": ("largest max-update where -0.01 ≤ C < 0", "learning rates"),
+    "smallest_growing": (
+        "largest max-update of the member with C ≤ -0.0196 where it is smallest",
+        "learning rates",
+    ),
+    "dead_stable": ("dead gradients at the last step where C > 0, median share", "1"),
+    "dead_growing": ("dead gradients at the last step where C ≤ -0.0196, median share", "1"),
+    "farthest_early": (
+        "slope in the first window over ln(γ/√β), C ≤ -0.029: largest |median - 1| of a point",
+        "1",
+    ),
+    "early_over_half_C": ("slope in the first window over |C|/2, C ≤ -0.029, median", "1"),
+    "early_over_exact": ("slope in the first window over ln(γ/√β), C ≤ -0.029, median", "1"),
+    "late_over_half_C": ("slope at n = 1000±50 over |C|/2, C ≤ -0.029, median", "1"),
+    "late_over_exact": ("slope at n = 1000±50 over ln(γ/√β), C ≤ -0.029, median", "1"),
+    "eps_peak": ("n of the largest max-update with the larger ε, median", "steps"),
+    "float32_jump": (
+        "n where float32 v first puts the update 10% above the exact bound, median",
+        "steps",
+    ),
+}

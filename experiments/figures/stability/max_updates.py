@@ -1,0 +1,268 @@
+"""Max-updates of trained members and what theory says about them; shared by figures of §3.2.
+
+Everything after training is NumPy in float64: a float32 logarithm of e^4500 has no digits left for
+a comparison. Updates are in units of the learning rate, slopes in nats per step.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import chex
+import jax
+import numpy as np
+import optax
+from jax.typing import ArrayLike
+
+from experiments.core.run import Run
+from experiments.training.config import TrainingConfig
+from experiments.training.tasks import Task, language_task
+from experiments.training.train import train_member
+from kadam_jax.members import Members
+from kadam_jax.monitor import record_dead_gradients, record_max_update
+from kadam_jax.optimizer import scale_by_kadam
+from kadam_jax.stability import (
+    exact_max_update_bound,
+    max_update_bound,
+    stability_coefficient,
+)
+
+GROWING, FAST, JUST_BELOW = -0.0196, -0.029, -0.01
+"""C up to which updates must have grown tenfold; up to which slopes must be within a tenth of the
+exact rate; from which (and below 0) growth would be "almost immediate"."""
+DISAGREE = "theories disagree"
+"""C < 0 but γ² < β."""
+
+Stage = Callable[[ArrayLike, ArrayLike, ArrayLike], optax.GradientTransformation]
+"""`stage(b1, b2, eps)`: Adam without its learning rate."""
+Schedule = Callable[[Mapping[str, jax.Array]], optax.Schedule]
+"""`schedule(member)`: the member's learning rate by step."""
+
+LABELS = {
+    "b1": ("γ", "1"),
+    "b2": ("β", "1"),
+    "seed": ("seed", "1"),
+    "step": ("optimizer steps done before, n", "step"),
+    "C": ("C(β, γ) = 2/γ - 1/β - 1", "1"),
+    "exact_rate": ("growth rate of the exact bound, ln(γ/√β)", "1/step"),
+    "log_exact_bound": ("ln of the supremum over all gradient sequences", "ln(learning rate)"),
+    "log_paper_bound": ("ln of Theorem 1's bound", "ln(learning rate)"),
+    "max_update": ("max-update ‖u_n‖∞", "learning rate"),
+    "dead_share": ("share of entries with |g| < 1e-3 of their own root mean square", "1"),
+    "loss": ("mean cross-entropy of the training batch", "nat/token"),
+}
+"""long_name and units of what the functions here make."""
+
+
+def stored_rms(b1: ArrayLike, b2: ArrayLike, eps: ArrayLike) -> optax.GradientTransformation:
+    """Adam as this library has it: k = 1, the decays taken verbatim."""
+    return scale_by_kadam(1, (b1,), (b2,), eps)
+
+
+def recorder(
+    task: Task, *, learning_rate: float | Schedule, num_steps: int, stage: Stage = stored_rms
+) -> Callable[[Mapping[str, jax.Array]], dict[str, jax.Array]]:
+    """A member function that trains with `stage` and records every step.
+
+    Args:
+      task: What is trained.
+      learning_rate: Constant, or a member's schedule.
+      num_steps: Static.
+      stage: The optimizer, built from the member's own `b1`, `b2` and `eps`.
+
+    Returns:
+      A function of a member (with `seed`, and `stop` if members differ in length) to `max_update`,
+      `dead_share` and `loss`, each of shape (num_steps,).
+    """
+
+    def fn(member):
+        rate = learning_rate(member) if callable(learning_rate) else learning_rate
+        optimizer = optax.chain(
+            record_dead_gradients(member["b2"]),
+            stage(member["b1"], member["b2"], member["eps"]),
+            record_max_update(),
+            optax.scale_by_learning_rate(rate),
+        )
+
+        def read(opt_state):
+            gradients, _, updates, _ = opt_state
+            return {"max_update": updates.max_update, "dead_share": gradients.dead_share}
+
+        result = train_member(
+            task,
+            optimizer,
+            seed=member["seed"],
+            num_steps=num_steps,
+            stop=member.get("stop"),
+            read=read,
+        )
+        return {"loss": result.loss, **result.read}
+
+    return fn
+
+
+def train(
+    run: Run,
+    name: str,
+    config: TrainingConfig,
+    groups: Sequence[tuple[Members, int]],
+    stage: Stage = stored_rms,
+    schedule: Schedule | None = None,
+) -> list[dict[str, np.ndarray]]:
+    """Trains groups of members in one compiled sweep.
+
+    Args:
+      run: Of the figure.
+      name: Of the sweep.
+      config: Model, data, learning rate.
+      groups: Grids with the columns `b1`, `b2`, `eps`, `seed`, and how many steps each is trained.
+      stage: As in `recorder`.
+      schedule: In place of the configuration's constant learning rate.
+
+    Returns:
+      For each group what `recorder`'s function returns, each of shape (*group.shape, num_steps).
+    """
+    task = language_task(config.model, run.corpus, config.batch)
+    members, lengths = zip(*groups, strict=True)
+    sizes = [len(group["seed"]) for group in members]
+    rate = schedule or config.learning_rate
+    fn = recorder(task, learning_rate=rate, num_steps=max(lengths), stage=stage)
+    columns = {key: np.concatenate([group[key] for group in members]) for key in members[0]}
+    if len(set(lengths)) > 1:
+        columns["stop"] = np.repeat(lengths, sizes)
+    results = run.sweep(name, fn, columns, chunk_size=config.chunk_size)
+    for name, array in results.items():
+        chex.assert_shape(array, (sum(sizes), max(lengths)), custom_message=name)
+    parts = {key: np.split(array, np.cumsum(sizes)[:-1]) for key, array in results.items()}
+    return [
+        {key: parts[key][place][:, :length].reshape(*group.shape, length) for key in parts}
+        for place, (group, length) in enumerate(groups)
+    ]
+
+
+def theory(b1: ArrayLike, b2: ArrayLike, num_steps: int) -> dict[str, np.ndarray]:
+    """C, the exact rate and the logarithms of both bounds, in float64, for float32 decays.
+
+    Args:
+      b1, b2: Decays, shape (num_points,), as the optimizer has them.
+      num_steps: How many steps the bounds cover.
+
+    Returns:
+      `C`, `exact_rate` (ln(γ/√β), negative where γ² < β), both (num_points,), `log_exact_bound`
+      and `log_paper_bound`, both (num_points, num_steps).
+
+    >>> at = theory(np.array([0.25]), np.array([0.1]), 1000)
+    >>> f"{np.exp(at['log_exact_bound'][0, -1]):.3f} e^{at['log_paper_bound'][0, -1]:.0f}"
+    '1.291 e^1498'
+    """
+    with jax.enable_x64(True):
+        b1, b2 = np.asarray(b1, np.float64), np.asarray(b2, np.float64)
+        at = (np.arange(num_steps)[None], b1[:, None], b2[:, None])
+        return {
+            "C": np.asarray(stability_coefficient(b1, b2)),
+            "exact_rate": np.log(b1) - np.log(b2) / 2,
+            "log_exact_bound": np.asarray(exact_max_update_bound(*at, log=True)),
+            "log_paper_bound": np.asarray(max_update_bound(*at, log=True)),
+        }
+
+
+def log_bias_correction(b1: np.ndarray, b2: np.ndarray, n: np.ndarray) -> np.ndarray:
+    """ln of √(1-β^{n+1}) / (1-γ^{n+1}) in float64, the arguments broadcast.
+
+    >>> log_bias_correction(0.5, 0.75, np.array([0])).round(9).tolist()
+    [0.0]
+    """
+    b1, b2 = np.asarray(b1, np.float64), np.asarray(b2, np.float64)
+    return np.log1p(-(b2 ** (n + 1))) / 2 - np.log1p(-(b1 ** (n + 1)))
+
+
+def growth_slopes(
+    max_update: np.ndarray, b1: np.ndarray, b2: np.ndarray, window: tuple[int, int]
+) -> np.ndarray:
+    r"""The slope of ln‖u_n‖∞ over n in a window, the bias correction divided out first.
+
+    .. math:: \ln \|u_n\|_\infty - \ln \frac{\sqrt{1-\beta^{n+1}}}{1-\gamma^{n+1}} \approx a + b n
+
+    (section 3.2 takes the difference of two values ten steps apart, which is noise in B₊.)
+
+    Args:
+      max_update: Shape (num_points, ..., num_steps), from n = 0.
+      b1, b2: Decays, shape (num_points,).
+      window: First and last n of the least-squares fit.
+
+    Returns:
+      b in nats per step, shape (num_points, ...); NaN where the run is shorter than the window.
+
+    >>> n = np.arange(401)
+    >>> b1, b2 = np.array([0.99]), np.array([0.95])
+    >>> u = np.exp(0.01 * n) * np.sqrt(1 - b2 ** (n + 1)) / (1 - b1 ** (n + 1))
+    >>> growth_slopes(u[None], b1, b2, (200, 400)).round(6).tolist()
+    [0.01]
+    """
+    first, last = window
+    if max_update.shape[-1] < last:
+        return np.full(max_update.shape[:-1], np.nan)
+    n = np.arange(max_update.shape[-1])[first : last + 1]
+    b1, b2 = (np.reshape(b, (-1, *(1,) * (max_update.ndim - 1))) for b in (b1, b2))
+    correction = log_bias_correction(b1, b2, n)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        level = np.log(max_update[..., first : last + 1].astype(np.float64)) - correction
+        centred = n - n.mean()
+        return (level @ centred) / (centred @ centred)
+
+
+def fitted_relation(
+    rates: np.ndarray, slopes: np.ndarray, *, num_resamples: int = 2000, coverage: float = 0.95
+) -> np.ndarray:
+    """The line through median slopes against a predicted rate, with bootstrap intervals.
+
+    Points and seeds are both drawn with replacement; a seed is drawn for all points at once, since
+    it stands for the same initial weights and batches at each of them.
+
+    Args:
+      rates: Predicted, shape (num_points,).
+      slopes: Measured, shape (num_points, num_seeds).
+      num_resamples: How many resamples, from a fixed seed.
+      coverage: Of the intervals.
+
+    Returns:
+      Shape (2, 3): the coefficient and the intercept, each with its value and the low and high end
+      of its interval; NaN if a slope is or if the rates are all the same.
+
+    >>> slopes = np.array([[3.0], [5.0], [7.0]])
+    >>> fitted_relation(np.array([1.0, 2.0, 3.0]), slopes).round(9).tolist()
+    [[2.0, 2.0, 2.0], [1.0, 1.0, 1.0]]
+    """
+    num_points, num_seeds = slopes.shape
+    value = _line(rates, np.median(slopes, axis=-1)) if num_points else np.full(2, np.nan)
+    if np.isnan(value).any():
+        return np.full((2, 3), np.nan)
+    random = np.random.default_rng(0)
+    point = random.integers(num_points, size=(num_resamples, num_points))
+    seed = random.integers(num_seeds, size=(num_resamples, num_seeds))
+    resampled = np.median(slopes[point[:, :, None], seed[:, None, :]], axis=-1)
+    ends = np.nanquantile(
+        _line(rates[point], resampled), [(1 - coverage) / 2, (1 + coverage) / 2], axis=-1
+    )
+    return np.stack([value, *ends], axis=-1)
+
+
+def _line(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Least squares over the last axis: (coefficient, intercept), NaN where x is constant."""
+    centred = x - x.mean(-1, keepdims=True)
+    spread = (centred**2).sum(-1)
+    coefficient = (centred * y).sum(-1) / np.where(spread > 1e-12 * (x**2).sum(-1), spread, np.nan)
+    return np.stack([coefficient, y.mean(-1) - coefficient * x.mean(-1)])
+
+
+def largest_ratio(max_update: np.ndarray, log_bound: np.ndarray) -> np.ndarray:
+    """The largest ‖u_n‖∞ over its bound.
+
+    Args:
+      max_update: Shape (num_points, num_seeds, num_steps).
+      log_bound: Shape (num_points, num_steps).
+
+    Returns:
+      Shape (num_points, num_seeds); infinite if an update is not finite: no bound allows that.
+    """
+    with np.errstate(divide="ignore", over="ignore"):
+        ratio = np.exp(np.log(max_update.astype(np.float64)) - log_bound[:, None])
+    return np.where(np.isfinite(max_update).all(-1), ratio.max(-1), np.inf)

@@ -1,0 +1,22 @@
+"""How test losses along normal curves are drawn (Figs 4 and 12)."""
+
+import xarray as xr
+from matplotlib.figure import Figure as Canvas
+
+from experiments.core import plot as plotting
+from experiments.figures.stability.plot import Axis, page
+
+BY_C = Axis(
+    name="C",
+    symbol="C",
+    reference=0,
+    reference_name="the largest C",
+    colours=plotting.STABILITY_COLOURS,
+    levels=(0.0,),
+)
+
+
+def plot(dataset: xr.Dataset) -> dict[str, Canvas]:
+    """A page for each curve."""
+    suffixes = ("", "fig_12")
+    return {suffix: page(dataset.isel(curve=place), BY_C) for place, suffix in enumerate(suffixes)}

@@ -1,0 +1,102 @@
+"""Test loss along two normal curves: what C says of generalisation (Figs 4 and 12).
+
+Along a normal curve C is monotone, and so are β and γ: it is the order of the points that is
+tested, not C against other functions of them.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+
+from experiments.core.run import Run
+from experiments.core.stats import END_LABEL, ENDS
+from experiments.core.store import labelled
+from experiments.figures.stability.losses import (
+    GIVEN,
+    HORIZONS,
+    LABELS,
+    GeneralisationConfig,
+    losses,
+    train,
+)
+from experiments.figures.stability.point_statistics import (
+    OPTIMUM_LABELS,
+    excess_over_best_other,
+    optimum,
+    rank_correlation,
+    spread,
+    stated,
+)
+from kadam_jax.stability import normal_curve
+
+CURVES = {0.999: (GIVEN, "unstable"), 0.95: ((0.9, 0.95), "both")}
+"""By β of a point of the curve: γ and β there, and which part is taken, C falling. The first begins
+at that point, as in the paper; the other has it in its middle and begins near β = 1."""
+
+
+@dataclass(frozen=True)
+class Config(GeneralisationConfig):
+    """What is trained; num_points is that of each curve."""
+
+    @property
+    def points(self) -> tuple[np.ndarray, np.ndarray]:
+        """γ and β, shape (num_curves, num_points), uniform in arc length, C falling."""
+        curves = (
+            normal_curve(*given, self.num_points, direction=direction)
+            for given, direction in CURVES.values()
+        )
+        b1, b2 = np.moveaxis(np.array(list(curves)), 1, 0)
+        return b1, b2
+
+
+def compute(config: Config, run: Run) -> xr.Dataset:
+    """One sweep over the points of both curves; then `analyse`."""
+    return analyse(config, train(run, "curves", config, *config.points))
+
+
+def analyse(config: Config, test_loss: np.ndarray) -> xr.Dataset:
+    """Test losses and what each seed says of the curves.
+
+    Args:
+      config: Names the points.
+      test_loss: Shape (num_curves, num_points, num_seeds, num_evaluations).
+
+    Returns:
+      The figure's dataset.
+    """
+    data = losses(config, ("curve", "point"), *config.points, test_loss)
+    data = data.assign_coords(curve=list(CURVES), end=list(ENDS))
+    stable, unstable = data.best_loss.where(data.C > 0), data.best_loss.where(data.C < 0)
+    data = data.assign(
+        rank_correlation=rank_correlation(data.C, stable),
+        largest_excess=excess_over_best_other(stable, 0),
+        stable_spread=spread(stable),
+        unstable_excess=unstable.mean("point") - stable.mean("point"),
+        **optimum(data.best_loss),
+    )
+    labels = LABELS | OPTIMUM_LABELS | STATISTICS | CURVE_LABEL | END_LABEL
+    for b2 in CURVES:
+        where = f", curve through ({b2}, 0.9)"
+        numbers, number_labels = stated(
+            data.sel(curve=b2), STATISTICS, HORIZONS, where, suffix=f"_{b2}"
+        )
+        data, labels = data.assign(numbers), labels | number_labels
+    return labelled(data, labels)
+
+
+STATISTICS = {
+    "rank_correlation": ("Spearman's correlation of C with the best test loss where C > 0", "1"),
+    "largest_excess": (
+        "best test loss at the largest C less that of the best other point with C > 0, chosen on "
+        "the other seeds",
+        "nat/token",
+    ),
+    "stable_spread": ("largest less smallest best test loss where C > 0", "nat/token"),
+    "unstable_excess": (
+        "best test loss, mean where C < 0 less mean where C > 0",
+        "nat/token",
+    ),
+}
+"""What each seed says of each curve up to each horizon."""
+CURVE_LABEL = {"curve": ("β of the point with γ = 0.9 that the normal curve goes through", "1")}

@@ -1,0 +1,181 @@
+"""How test losses along points of the (β, γ) plane are drawn."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import xarray as xr
+from matplotlib import axes, cm, colors, figure, lines
+from scipy import stats
+
+from experiments.core import plot as plotting
+
+HORIZONS = {"early": ("o", "none", "tab:orange"), "whole": ("s", "full", "tab:blue")}
+"""Marker, fill and colour."""
+
+
+class Axis(NamedTuple):
+    """What the points are ordered and coloured by."""
+
+    name: str
+    """A coordinate over `point`."""
+    symbol: str
+    """How axes call it."""
+    reference: int
+    """Place of the point that the others are compared with."""
+    reference_name: str
+    """What it is called."""
+    colours: str
+    """A colour map."""
+    levels: Sequence[float]
+    """Values of C whose level curves are drawn."""
+
+
+def page(data: xr.Dataset, axis: Axis) -> figure.Figure:
+    """The paper's three panels, and the points with C > 0 compared with one of them.
+
+    Args:
+      data: From `experiments.figures.stability.losses`, `losses` and `optimum`, over `point` alone.
+      axis: The order of the points.
+
+    Returns:
+      Panels (a) to (d).
+    """
+    x = data[axis.name]
+    colours = cm.ScalarMappable(colors.Normalize(x.min().item(), x.max().item()), axis.colours)
+    canvas, grid = plotting.canvas(10.2, 7.6, nrows=2, ncols=2)
+    titles = (
+        _trajectories(grid[0, 0], data, colours, x),
+        _best(grid[0, 1], data, axis),
+        _plane(grid[1, 0], data, colours, axis),
+        _differences(grid[1, 1], data, axis),
+    )
+    for letter, panel, title in zip("abcd", grid.flat, titles, strict=True):
+        panel.set_title(f"({letter}) {title}", loc="left")
+    canvas.colorbar(colours, ax=grid, label=axis.symbol, aspect=45)
+    return canvas
+
+
+def _trajectories(panel: axes.Axes, data: xr.Dataset, colours, x: xr.DataArray) -> str:
+    for place, value in enumerate(x.values):
+        style = "-" if data.C[place] > 0 else "--"
+        line = data.test_loss.isel(point=place).median("seed", skipna=False)
+        panel.plot(data.evaluation, line, style, color=colours.to_rgba(value), linewidth=1)
+    for steps in data.horizon_steps.values[:-1]:
+        panel.axvline(steps, color="0.8", linewidth=0.8, zorder=0)
+    untrained = data.test_loss.isel(evaluation=0).max().item()
+    lowest = data.best_loss.min().item()
+    top = untrained + 0.25 * (untrained - lowest)
+    panel.set(xlabel="step n", ylabel="test loss (nats/token)")
+    plotting.set_heights(panel, lowest - 0.1 * (top - lowest), top)
+    handles = [
+        lines.Line2D([], [], color="0.4", linestyle=style, label=label)
+        for style, label, shown in (
+            ("-", "C > 0", (data.C > 0).any()),
+            ("--", "C < 0", (data.C < 0).any()),
+        )
+        if shown
+    ]
+    panel.legend(handles=handles, loc="upper right")
+    return "test loss, median over seeds"
+
+
+def _best(panel: axes.Axes, data: xr.Dataset, axis: Axis) -> str:
+    x = data[axis.name]
+    for steps, (horizon, (marker, fill, colour)) in zip(
+        data.horizon_steps.values, HORIZONS.items(), strict=True
+    ):
+        at = data.sel(horizon=horizon)
+        place = at.best_point.item()
+        label = f"first {steps} steps, lowest at {axis.symbol} = {x[place].item():.3g}"
+        if at.best_at_edge:
+            label += ", an end"
+        _mean_and_interval(panel, x, at.best_loss, marker, fill, colour, label)
+        panel.plot(
+            x[place],
+            at.best_loss.mean("seed")[place],
+            "*",
+            color=colour,
+            markeredgecolor="black",
+            markersize=11,
+            zorder=4,
+        )
+    diverged = data.diverged.sum("seed")
+    if diverged.any():
+        top = data.best_loss.max().item()
+        panel.plot(
+            x[diverged.values > 0],
+            np.full(int((diverged > 0).sum()), top * 1.03),
+            "x",
+            color="tab:red",
+            label=f"diverged at the end: {int(diverged.sum())} members",
+        )
+    _mark_boundary(panel, axis)
+    panel.set(xlabel=axis.symbol, ylabel="best test loss (nats/token)")
+    panel.legend(loc="best")
+    return "best test loss; a star at the lowest mean"
+
+
+def _differences(panel: axes.Axes, data: xr.Dataset, axis: Axis) -> str:
+    stable = data.isel(point=data.C.values > 0)
+    x = stable[axis.name]
+    difference = stable.best_loss - stable.best_loss.isel(point=axis.reference)
+    for steps, (horizon, (marker, fill, colour)) in zip(
+        data.horizon_steps.values, HORIZONS.items(), strict=True
+    ):
+        values = difference.sel(horizon=horizon)
+        _mean_and_interval(panel, x, values, marker, fill, colour, f"first {steps} steps")
+    panel.axhline(0, color="0.6", linewidth=0.8, zorder=0)
+    panel.set(xlabel=axis.symbol, ylabel=f"loss less that at {axis.reference_name} (nats/token)")
+    panel.legend(loc="best")
+    return f"C > 0: less that at {axis.reference_name}, paired by seed"
+
+
+def _mean_and_interval(panel, x, values: xr.DataArray, marker, fill, colour, label) -> None:
+    """Means over seeds with 95% intervals by Student's t."""
+    values = values.transpose("point", "seed")
+    half = stats.sem(values, axis=1) * stats.t.ppf(0.975, values.sizes["seed"] - 1)
+    panel.errorbar(
+        x,
+        values.mean("seed"),
+        yerr=half,
+        fmt=marker,
+        linestyle="-",
+        linewidth=0.9,
+        color=colour,
+        fillstyle=fill,
+        markersize=4,
+        capsize=2,
+        label=label,
+    )
+
+
+def _mark_boundary(panel: axes.Axes, axis: Axis) -> None:
+    if axis.name == "C":
+        panel.axvline(0, color="0.8", linewidth=0.8, zorder=0)
+
+
+def _plane(panel: axes.Axes, data: xr.Dataset, colours, axis: Axis) -> str:
+    b1 = np.linspace(1e-3, 1, 400)
+    for level in axis.levels:
+        b2 = 1 / (2 / b1 - 1 - level)
+        inside = (b2 > 0) & (b2 < 1)
+        style = "--" if level == 0 else ":"
+        panel.plot(b2[inside], b1[inside], style, color="0.5", label=f"C = {level:.3g}")
+    panel.scatter(
+        data.b2,
+        data.b1,
+        c=colours.to_rgba(data[axis.name]),
+        edgecolors="black",
+        linewidths=0.4,
+        zorder=3,
+    )
+    room_b2, room_b1 = (0.08 * np.ptp(b) for b in (data.b2.values, data.b1.values))
+    panel.set(
+        xlabel="β (b2)",
+        ylabel="γ (b1)",
+        xlim=(data.b2.min().item() - room_b2, data.b2.max().item() + room_b2),
+        ylim=(data.b1.min().item() - room_b1, data.b1.max().item() + room_b1),
+    )
+    panel.legend(loc="best")
+    return "the points"

@@ -1,0 +1,103 @@
+"""The plane of (β, γ): level and normal curves of C, and the two stable regions (Fig. 2).
+
+No training: `kadam_jax.stability` alone. The paper's B₊ is C(β, γ) > 0; the discrete algorithm is
+stable where γ² < β, whose boundary is drawn beside it.
+"""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+
+from experiments.core.config import FigureConfig
+from experiments.core.run import Run
+from experiments.core.store import labelled
+from experiments.figures.stability.stability_plane.plot import _angle_to_gradient
+from kadam_jax.stability import exact_growth_rate, level_curve, normal_curve, stability_coefficient
+
+
+@dataclass(frozen=True)
+class Config(FigureConfig):
+    """What of the plane is drawn and checked.
+
+    Attributes:
+      num_grid: Points on each side of the grid that the claims are checked on.
+      num_curve: Points on each curve.
+      levels: Values of C whose level curves are drawn.
+      normals_through: Points γ, β of the normal curves, one pair after the other.
+    """
+
+    num_grid: int = 400
+    num_curve: int = 400
+    levels: tuple[float, ...] = (-8, -4, -2, -1, -0.5, 0, 0.22122, 0.5, 1, 2, 4, 8)
+    normals_through: tuple[tuple[float, float], ...] = (
+        (0.9, 0.999),
+        (0.9, 0.95),
+        (0.2, 0.2),
+        (0.4, 0.4),
+        (0.6, 0.6),
+    )
+
+    def __post_init__(self):
+        for name, least in (("num_grid", 2), ("num_curve", 3)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        for name in ("levels", "normals_through"):
+            if not getattr(self, name):
+                raise ValueError(f"{name} is empty: give at least one")
+
+
+def compute(config: Config, run: Run) -> xr.Dataset:
+    """The curves, and C and the exact growth rate on a grid of cell centres, in float64."""
+    del run
+    with jax.enable_x64(True):
+        centres = (jnp.arange(config.num_grid) + 0.5) / config.num_grid
+        gamma_by_beta = (centres[None, :], centres[:, None])
+        level_b1, level_b2 = level_curve(np.array(config.levels), config.num_curve)
+        through_b1, through_b2 = np.array(config.normals_through).T
+        normal_b1, normal_b2 = normal_curve(
+            through_b1, through_b2, config.num_curve, direction="both"
+        )
+        boundary_b1 = jnp.linspace(0.0, 1.0, config.num_curve + 2)[1:-1]
+        data = {
+            "C": (("b2", "b1"), stability_coefficient(*gamma_by_beta)),
+            "exact_growth_rate": (("b2", "b1"), exact_growth_rate(*gamma_by_beta)),
+            "level_b1": (("level", "point"), level_b1),
+            "level_b2": (("level", "point"), level_b2),
+            "normal_b1": (("curve", "point"), normal_b1),
+            "normal_b2": (("curve", "point"), normal_b2),
+            "normal_C": (("curve", "point"), stability_coefficient(normal_b1, normal_b2)),
+            "normal_angle": (("curve", "chord"), _angle_to_gradient(normal_b1, normal_b2)),
+            "boundary_b1": (("point",), boundary_b1),
+            "boundary_b2": (("point",), boundary_b1**2),
+            "default_C": ((), stability_coefficient(0.9, 0.999)),
+        }
+        dataset = xr.Dataset(
+            {name: (dims, np.asarray(array)) for name, (dims, array) in data.items()},
+            coords={
+                "b1": np.asarray(centres),
+                "b2": np.asarray(centres),
+                "level": np.array(config.levels, float),
+            },
+        )
+    return labelled(dataset, LABELS)
+
+
+LABELS = {
+    "C": ("C(β, γ) = 2/γ - 1/β - 1", "1"),
+    "exact_growth_rate": ("growth rate of the exact bound, max(0, ln(γ/√β))", "1/step"),
+    "level_b1": ("γ on the level curve C = level", "1"),
+    "level_b2": ("β on the level curve C = level", "1"),
+    "normal_b1": ("γ on a normal curve", "1"),
+    "normal_b2": ("β on a normal curve", "1"),
+    "normal_C": ("C on a normal curve", "1"),
+    "normal_angle": ("angle of a chord of a normal curve to the gradient of C", "degree"),
+    "boundary_b1": ("γ on the exact boundary γ² = β", "1"),
+    "boundary_b2": ("β on the exact boundary γ² = β", "1"),
+    "default_C": ("C at the usual (β, γ) = (0.999, 0.9)", "1"),
+    "b1": ("γ", "1"),
+    "b2": ("β", "1"),
+    "level": ("C", "1"),
+}

@@ -1,0 +1,1 @@
+"""From figures to a page: running, drawing, judging, committing, the report."""

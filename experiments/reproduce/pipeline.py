@@ -1,0 +1,300 @@
+"""The steps behind the commands: run a figure, draw it, find what is on disk."""
+
+import contextlib
+import hashlib
+import inspect
+import json
+import shlex
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import numpy as np
+import xarray as xr
+
+from experiments.core import plot as plotting
+from experiments.core.claims import rules_digest
+from experiments.core.config import FigureConfig, difference, digest, to_json
+from experiments.core.errors import say
+from experiments.core.figure import Figure
+from experiments.core.folders import locked
+from experiments.core.run import ALL, Run, Share
+from experiments.core.store import (
+    PROJECT,
+    ChunkStore,
+    DamagedFile,
+    check_writable,
+    last_change,
+    provenance,
+    read_dataset,
+    versions,
+    write_dataset,
+)
+from experiments.data import load_corpus
+from experiments.data.images import load_images
+from experiments.data.loading import Data
+from experiments.reproduce.manifest import is_listed, write_manifest
+from experiments.training.config import ImagesConfig, TrainingConfig
+
+DECIDING = (
+    "kadam_jax/**/*.py",
+    "models/**/*.py",
+    "experiments/core/run.py",
+    "experiments/core/stats.py",
+    "experiments/data/**/*.py",
+    "experiments/training/**/*.py",
+)
+"""What decides the numbers of all figures."""
+TELLING = {"__init__.py", "plot.py", "claims.py"}
+"""What only names, draws and judges, in a figure's folder and in its family's."""
+MISFITS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What drawing and judging raise for a dataset that is not as they expect."""
+COMMITTED = PROJECT / "experiments" / "committed"
+"""Datasets that come with the code, `<preset>/<figure>.nc`, for figures that were not run here."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during a figure; the message says what is kept."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one figure of one preset lies.
+
+    Attributes:
+      folder: `<results>/<preset>/<figure>`.
+      figure: Whose it is.
+      preset: The preset's name.
+    """
+
+    folder: Path
+    figure: Figure
+    preset: str
+
+    @property
+    def dataset(self) -> Path:
+        """The dataset's path."""
+        return self.folder / "data.nc"
+
+    @property
+    def committed(self) -> Path:
+        """The path of the dataset that comes with the code, if one does."""
+        return COMMITTED / self.preset / f"{self.figure.name}.nc"
+
+    @property
+    def shown(self) -> Path:
+        """The dataset that is drawn and judged: this place's own, or else the committed one."""
+        own_or_none = self.dataset.exists() or not self.committed.exists()
+        return self.dataset if own_or_none else self.committed
+
+    @property
+    def base_command(self) -> str:
+        """The command that makes the preset's own dataset."""
+        return f"python -m experiments run {self.figure.name} --preset {self.preset}"
+
+
+def place(results: Path, figure: Figure, preset: str) -> Place:
+    """Where `figure` of `preset` lies below `results`."""
+    return Place(results / preset / figure.name, figure, preset)
+
+
+def run_figure(
+    where: Place,
+    config: FigureConfig,
+    devices: Sequence[jax.Device],
+    *,
+    force: bool = False,
+    share: Share = ALL,
+) -> tuple[xr.Dataset, bool]:
+    """Computes a figure's dataset and draws it, or takes the finished one of the same key.
+
+    The key is a digest of the configuration, the data, the versions, JAX's precision, the platform
+    and the code that decides the numbers.
+
+    Args:
+      where: The figure and where its files lie.
+      config: What to compute.
+      devices: Members are spread over them.
+      force: Compute even if everything is there; drops finished chunks.
+      share: Which chunks are computed here.
+
+    Returns:
+      The dataset, and whether it was reused.
+
+    Raises:
+      Failed: Before anything is computed, if the folder cannot be written to or another process
+        is using it.
+      Interrupted: At Ctrl-C, with finished chunks kept on disk.
+      Incomplete: If this machine's share is done and chunks of others are missing.
+    """
+    check_writable(where.folder)
+    with owned(where):
+        return _run_figure(where, config, devices, force, share)
+
+
+@contextlib.contextmanager
+def owned(where: Place) -> Iterator[None]:
+    """Keeps other processes out of a figure's folder, and leaves none that stayed empty.
+
+    Raises:
+      Failed: If another process is using it, or it cannot be written to.
+    """
+    above = (where.folder, *where.folder.parents[:2])
+    made = [folder for folder in above if not folder.exists()]
+    try:
+        with locked(where.folder):
+            yield
+    finally:
+        with contextlib.suppress(OSError):  # something is in it
+            for folder in made:
+                folder.rmdir()
+
+
+def _run_figure(
+    where: Place, config: FigureConfig, devices: Sequence[jax.Device], force: bool, share: Share
+) -> tuple[xr.Dataset, bool]:
+    figure = where.figure
+    corpus = load_corpus(config.corpus) if isinstance(config, TrainingConfig) else None
+    images = _images(config) if isinstance(config, ImagesConfig) else None
+    sha256 = "+".join(data.sha256 for data in (corpus, images) if data) or "none"
+    parts = {
+        "configuration": digest(to_json(config)),
+        "data": sha256,
+        "versions": digest(json.dumps(versions())),
+        "precision": f"{jax.config.jax_enable_x64}, {jax.config.jax_default_matmul_precision}",
+        "platform": devices[0].platform,
+        "code": _code_digest(figure),
+    }
+    key = digest(figure.name, *parts.values())
+    identity = {
+        "key": key,
+        "key_parts": json.dumps(parts),
+        "figure": figure.name,
+        "preset": where.preset,
+        "config": to_json(config),
+        "data_sha256": sha256,
+    }
+    store = ChunkStore(where.folder / "chunks" / key, identity)
+    if force:
+        store.clear()
+    elif (finished := _finished(where, key, parts)) is not None:
+        if not is_listed(where.dataset):
+            write_manifest(where.folder.parent)
+        store.clear()  # of a process that was killed before it did
+        return finished, True
+
+    mesh = jax.sharding.Mesh(np.array(devices), ("members",)) if len(devices) > 1 else None
+    rules = {
+        "claims_commit": last_change(Path(inspect.getfile(figure.compute)).parent),
+        "rules": rules_digest(figure.claims),
+    }
+    start = time.monotonic()
+    try:
+        dataset = figure.compute(config, Run(corpus, mesh, store, share, images))
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"{figure.name}: {store.count()} finished chunks are kept in {store.folder}; "
+            "the same command continues from them"
+        ) from None
+    overrides = difference(config, figure.presets[where.preset])
+    dataset.attrs |= provenance(devices, time.monotonic() - start) | {
+        **identity,
+        **rules,
+        "overrides": json.dumps(overrides),
+        "command": " ".join(
+            [where.base_command, *(f"--set {shlex.quote(item)}" for item in overrides)]
+        ),
+        "seeds": str(list(getattr(config, "seeds", ()))),
+    }
+    write_dataset(where.dataset, dataset)
+    write_manifest(where.folder.parent)
+    store.clear()
+    draw(where, dataset)
+    return dataset, False
+
+
+@contextlib.contextmanager
+def read(where: Place) -> Iterator[xr.Dataset]:
+    """The dataset that is shown, to draw and to judge in the block.
+
+    Raises:
+      FileNotFoundError: If there is none.
+      DamagedFile: If it is damaged, of another figure, or not what the block wants of it.
+    """
+    path = where.shown
+    dataset = read_dataset(path)
+    if (its := dataset.attrs.get("figure")) != where.figure.name:
+        raise DamagedFile(f"{path} is of the figure {its}, not {where.figure.name}")
+    try:
+        yield dataset
+    except MISFITS as error:
+        raise DamagedFile(
+            f"{path} was computed by another version: it lacks what is needed ({error}); "
+            "run it again"
+        ) from error
+
+
+def redraw(where: Place) -> list[Path]:
+    """Draws the dataset that is shown once more and returns the pictures' paths.
+
+    Raises:
+      FileNotFoundError, DamagedFile: As `read`.
+      Failed: If another process is using the folder.
+    """
+    with owned(where), read(where) as dataset:
+        return draw(where, dataset)
+
+
+def draw(where: Place, dataset: xr.Dataset) -> list[Path]:
+    """Draws a dataset as PNG and SVG beside it and returns their paths."""
+    name = where.figure.name
+    with plotting.style():
+        canvases = where.figure.plot(dataset)
+        stems = {suffix: f"{name}_{suffix}" if suffix else name for suffix in canvases}
+        paths = [
+            path
+            for suffix, canvas in canvases.items()
+            for path in plotting.save(canvas, where.folder / stems[suffix])
+        ]
+    for kind in ("png", "svg"):
+        for stale in set(where.folder.glob(f"*.{kind}")) - set(paths):
+            stale.unlink(missing_ok=True)
+    return paths
+
+
+def _images(config: ImagesConfig) -> Data:
+    return load_images(config.dataset, cache=Path(config.cache))
+
+
+def _finished(where: Place, key: str, parts: Mapping[str, str]) -> xr.Dataset | None:
+    """The place's own dataset, drawn, if it is whole and of that key; else says what is another."""
+    path = where.dataset
+    if not path.exists():
+        return None
+    try:
+        with read(where) as dataset:
+            if dataset.attrs["key"] == key:
+                say(f"{where.figure.name}: reusing {path}, computed {dataset.attrs['date']}")
+                draw(where, dataset)
+                return dataset
+            its = json.loads(dataset.attrs["key_parts"])
+    except DamagedFile as error:
+        say(f"{error}; computing it again")
+        return None
+    others = [name for name, value in parts.items() if its.get(name) != value]
+    say(f"{path} is of other {', '.join(others) or 'code'}; it will be replaced")
+    return None
+
+
+def code_of(figure: Figure) -> list[Path]:
+    """The files that decide a figure's numbers: what all share, its family's, and its own."""
+    folder = Path(inspect.getfile(figure.compute)).parent
+    shared = (path for pattern in DECIDING for path in PROJECT.glob(pattern))
+    own = (*folder.parent.glob("*.py"), *folder.rglob("*.py"))
+    return sorted({*shared, *(path for path in own if path.name not in TELLING)})
+
+
+def _code_digest(figure: Figure) -> str:
+    return digest(*(hashlib.sha256(path.read_bytes()).hexdigest() for path in code_of(figure)))

@@ -1,0 +1,331 @@
+"""One HTML page: claims first, then every figure with its numbers, command and provenance."""
+
+import base64
+import collections
+import math
+import operator
+import re
+from collections.abc import Collection, Container, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+import xarray as xr
+
+from experiments.core.claims import (
+    INCONCLUSIVE,
+    NOT_SUPPORTED,
+    SUPPORTED,
+    Judgement,
+    judge,
+    rules_digest,
+    settings,
+)
+from experiments.core.config import json_difference
+from experiments.core.errors import Failed, say
+from experiments.core.figure import Figure
+from experiments.core.questions import QUESTIONS
+from experiments.core.stats import NOTHING, Estimate
+from experiments.core.store import DamagedFile, atomic
+from experiments.reproduce.pipeline import Place, draw, owned, place, read
+
+NOT_RUN = "not run"
+DEFAULT = "laptop"
+"""The preset whose page has the plain name."""
+ORIGINS = {
+    False: "computed in this run",
+    True: "reused, finished before this run",
+    None: "read from disk",
+}
+SCALES = {
+    "smoke": ": too small to decide anything; it shows that everything runs",
+    "laptop": ", small networks (transformers of one or two layers of width 64, a feed-forward "
+    "one, narrow CNNs) for some hundred steps, minutes on two cores: larger ones may differ, and "
+    "every figure states its size",
+    "paper": ", the paper's own sizes where it has the experiment, text from the embedded corpus",
+}
+"""What the page opens with, by preset."""
+STATED = ("rules", "claims_commit", "git_commit", "command", "date", "wall_seconds", "device")
+"""Attributes of a dataset that the page cannot do without."""
+WITH_THE_CODE = "committed with the code, not run here"
+CORRECTED = "hold with a correction"
+GROUPS = {
+    "hold": SUPPORTED,
+    CORRECTED: "corrected",
+    "do not hold": NOT_SUPPORTED,
+    "are not decided at this scale": INCONCLUSIVE,
+    "are not run": INCONCLUSIVE,
+}
+"""Groups of claims on the first screen, in this order, and whose verdict's colour they have. With
+a correction holds what is not supported where the claim that corrects it is."""
+ONE = {
+    "hold": "holds",
+    CORRECTED: "with a correction",
+    "do not hold": "does not hold",
+    "are not decided at this scale": "not decided",
+    "are not run": "not run",
+}
+"""What is said of one of a group."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """What the page says about one figure.
+
+    Attributes:
+      place: The figure and where it lies.
+      problem: Why there is no dataset, or "".
+      origin: One of `ORIGINS`, or `WITH_THE_CODE`.
+      attrs: The dataset's attributes.
+      overrides: Fields that differ from the preset as it is now.
+      caption: With the configuration's values filled in.
+      numbers: Label, value with its interval, units of every scalar in the dataset and of every
+        variable over `end` alone.
+      images: PNGs as data URIs.
+      judgements: Its claims.
+    """
+
+    place: Place
+    problem: str = ""
+    origin: str = ""
+    attrs: Mapping[str, Any] | None = None
+    overrides: Sequence[str] = ()
+    caption: str = ""
+    numbers: tuple[tuple[str, str, str], ...] = ()
+    images: tuple[str, ...] = ()
+    judgements: tuple[Judgement, ...] = ()
+
+    @property
+    def new_rules(self) -> bool:
+        """Whether the claims' rules or words have changed since the dataset was computed."""
+        return bool(self.attrs) and self.attrs["rules"] != rules_digest(self.place.figure.claims)
+
+    @property
+    def command(self) -> str:
+        """What makes this figure."""
+        return self.attrs["command"] if self.attrs else self.place.base_command
+
+
+def write_report(
+    results: Path,
+    figures: Mapping[str, Figure],
+    preset: str,
+    *,
+    reused: Mapping[str, bool] = {},
+) -> Path:
+    """Writes `<results>/report.html`, or `report-<preset>.html` for another preset than laptop.
+
+    Args:
+      results: The results folder.
+      figures: All figures; of one without a dataset the committed one is shown, if there is one,
+        else it is listed with the command that makes it.
+      preset: Whose datasets are read.
+      reused: For figures of this run, whether their datasets were finished before it.
+
+    Returns:
+      The page's path; the page needs no other file.
+    """
+    sections = [
+        _section(place(results, figure, preset), ORIGINS[reused.get(name)])
+        for name, figure in figures.items()
+    ]
+    page = results / ("report.html" if preset == DEFAULT else f"report-{preset}.html")
+    with atomic(page) as temporary:
+        html = render(sections, preset)
+        temporary.write_text(html, encoding="utf-8", errors="backslashreplace")  # of odd paths
+    return page
+
+
+def render(sections: Collection[Section], preset: str) -> str:
+    """The page as HTML, every value escaped."""
+    judgements = [judgement for section in sections for judgement in section.judgements]
+    groups = _groups(judgements)
+    origins = collections.defaultdict(list)
+    commits = collections.defaultdict(list)
+    for section in sections:
+        origins[section.origin or NOT_RUN].append(section)
+        if section.attrs and not section.new_rules:
+            commits[section.attrs["claims_commit"]].append(section)
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("experiments.reproduce"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "number": number,
+        "interval": interval,
+        "acceptable": acceptable,
+        "words": words,
+    }
+    return environment.get_template("report.html").render(
+        sections=sections,
+        preset=preset,
+        scales=SCALES,
+        origins=origins,
+        commits=commits,
+        groups=groups,
+        corrected=next(group for title, _, group in groups if title == CORRECTED),
+        questions=_questions([section.place.figure for section in sections]),
+        verdicts=ONE,
+    )
+
+
+def _questions(figures: Collection[Figure]) -> dict[str, list[Figure]]:
+    """The figures that stand behind each question, `QUESTIONS` first."""
+    asked = dict.fromkeys([*QUESTIONS, *(figure.question for figure in figures)])
+    behind = {question: [f for f in figures if f.question == question] for question in asked}
+    return {question: found for question, found in behind.items() if question and found}
+
+
+def _groups(judgements: Sequence[Judgement]) -> list[tuple[str, str, list[Judgement]]]:
+    """What the first screen answers: a title, a CSS class and the judgements of each group."""
+    groups: dict[str, list[Judgement]] = {title: [] for title in GROUPS}
+    supported = {found.claim.id for found in judgements if found.verdict == SUPPORTED}
+    for judgement in judgements:
+        groups[_group(judgement, supported)].append(judgement)
+    return [(title, GROUPS[title].replace(" ", "-"), group) for title, group in groups.items()]
+
+
+def _group(judgement: Judgement, supported: Container[str]) -> str:
+    if judgement.remark == NOT_RUN:
+        return "are not run"
+    if judgement.verdict == NOT_SUPPORTED and judgement.claim.corrected_by in supported:
+        return CORRECTED
+    return {
+        SUPPORTED: "hold",
+        NOT_SUPPORTED: "do not hold",
+        INCONCLUSIVE: "are not decided at this scale",
+    }[judgement.verdict]
+
+
+def words(claim: str) -> str:
+    """A claim's id to be read; exponents keep their sign.
+
+    >>> words("flow-tracks-adam-at-1e-4")
+    'flow tracks adam at 1e-4'
+    """
+    return re.sub(r"(?<!\de)-", " ", claim)
+
+
+def number(value: float) -> str:
+    """Four significant digits, or a dash where there is no number.
+
+    >>> number(2 / 3), number(math.nan)
+    ('0.6667', '—')
+    """
+    return "—" if math.isnan(value) else f"{value:.4g}"
+
+
+def interval(estimate: Estimate) -> str:
+    """`[low, high]`, or "exact" where nothing was sampled, or that there was nothing.
+
+    >>> interval(Estimate(2.0, 1.5, 2.5, 5)), interval(Estimate(1.0, 1.0, 1.0, 9))
+    ('[1.5, 2.5]', 'exact')
+    >>> interval(NOTHING)
+    'no observations'
+    """
+    if estimate.n == 0:
+        return "no observations"
+    if estimate.low == estimate.high == estimate.value:
+        return "exact"
+    return f"[{number(estimate.low)}, {number(estimate.high)}]"
+
+
+def acceptable(accept: tuple[float, float]) -> str:
+    """A claim's rule in words.
+
+    >>> acceptable((1.0, 1.0)), acceptable((-math.inf, 3.5)), acceptable((0.9, 1.1))
+    ('1', 'at most 3.5', '0.9 to 1.1')
+    """
+    low, high = accept
+    if low == high:
+        return number(low)
+    if low == -math.inf:
+        return f"at most {number(high)}"
+    if high == math.inf:
+        return f"at least {number(low)}"
+    return f"{number(low)} to {number(high)}"
+
+
+def _section(where: Place, origin: str) -> Section:
+    """A figure's section, of one dataset: a run may replace it meanwhile."""
+    section, seen = None, None
+    while section is None or seen != _version(where):
+        seen = _version(where)
+        section = _section_now(where, origin)
+    return section
+
+
+def _version(where: Place) -> tuple[Path, int, int] | None:
+    """Which file is shown; another one has another inode or time."""
+    try:
+        stat = where.shown.stat()
+    except FileNotFoundError:
+        return None
+    return where.shown, stat.st_ino, stat.st_mtime_ns
+
+
+def _section_now(where: Place, origin: str) -> Section:
+    figure = where.figure
+    if where.shown == where.committed:
+        origin = WITH_THE_CODE
+    try:
+        with read(where) as dataset:
+            operator.itemgetter(*STATED)(dataset.attrs)  # or a KeyError
+            section = Section(
+                where,
+                origin=origin,
+                attrs=dataset.attrs,
+                overrides=json_difference(dataset.attrs["config"], figure.presets[where.preset]),
+                caption=figure.caption.format_map(vars(settings(dataset))),
+                numbers=_numbers(dataset),
+                judgements=tuple(judge(claim, dataset, figure.minimum) for claim in figure.claims),
+            )
+            if origin == WITH_THE_CODE or not _is_drawn(where):
+                _draw(where, dataset)
+    except (FileNotFoundError, DamagedFile) as error:
+        missing = tuple(Judgement(claim, NOTHING, INCONCLUSIVE, NOT_RUN) for claim in figure.claims)
+        return Section(where, problem=str(error), judgements=missing)
+    images = map(_data_uri, sorted(where.folder.glob("*.png")))
+    return replace(section, images=tuple(images))
+
+
+def _draw(where: Place, dataset: xr.Dataset) -> None:
+    try:
+        with owned(where):
+            draw(where, dataset)
+    except Failed as error:
+        say(f"{error}; the report has the pictures that are there")
+
+
+def _is_drawn(where: Place) -> bool:
+    """Whether there are images, none older than the dataset: `merge` brings it without."""
+    images = [path.stat().st_mtime_ns for path in where.folder.glob("*.png")]
+    return bool(images) and min(images) >= where.dataset.stat().st_mtime_ns
+
+
+def _numbers(dataset: xr.Dataset) -> tuple[tuple[str, str, str], ...]:
+    """Scalars, and values with an interval."""
+    stated = [array for array in dataset.data_vars.values() if array.dims in ((), ("end",))]
+    return tuple(
+        (array.attrs["long_name"], _stated(array.values), array.attrs.get("units", ""))
+        for array in stated
+    )
+
+
+def _stated(values: np.ndarray) -> str:
+    """A number, with its interval where it has one.
+
+    >>> _stated(np.array(2.0)), _stated(np.array([2.0, 1.5, 2.5]))
+    ('2', '2 [1.5, 2.5]')
+    """
+    value, *ends = map(number, values.ravel().tolist())
+    return f"{value} [{', '.join(ends)}]" if ends else value
+
+
+def _data_uri(path: Path) -> str:
+    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()

@@ -1,0 +1,1 @@
+"""The `train` command: presets, loop, checkpoints, log."""

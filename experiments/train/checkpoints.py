@@ -1,0 +1,330 @@
+"""Checkpoints of a run on orbax: whole or not there, checked before use, restored strictly."""
+
+import contextlib
+import json
+import logging
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from numbers import Integral
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
+
+from experiments.core.errors import Failed
+from experiments.core.folders import make_folder
+from experiments.core.run import say
+from experiments.core.store import DamagedFile
+from experiments.train.checkpoint_contents import (
+    as_json,
+    differences,
+    dotted,
+    kinds,
+    named_leaves,
+    packed,
+    packed_template,
+    unpacked,
+)
+from experiments.train.checkpoint_files import (
+    ARRAYS,
+    RUN,
+    RUN_FILE,
+    SCHEMA,
+    ResumeError,
+    check_steps,
+    damaged_file,
+    handlers,
+    read_scores,
+    remove_unfinished,
+    write_scores,
+)
+
+
+class Checkpoints:
+    """The checkpoints of one run: the newest ones and the best.
+
+    Saving waits for the one before, copies the arrays to the host, and writes them in the
+    background. A CPU's arrays are on the host: they are held as they are until they are written,
+    and a step that is given them meanwhile to reuse their memory copies them instead, once.
+    With several processes all of them make every call; the folder is shared.
+
+    Args:
+      folder: For checkpoints alone; made if it is not there.
+      config: What a run must have in common with a checkpoint to go on from it; JSON-able.
+      keep: How many of the newest are kept.
+      best: A metric's name and whether "min" or "max" of it is best. The best one is kept however
+        old it is; one with a metric that is absent or not finite never is.
+      async_: Whether to write in the background.
+
+    Raises:
+      ResumeError: If something else lies in the folder, or checkpoints of another schema.
+      Failed: If there can be no such folder, or it may not be written to.
+      ValueError: If `keep` or `best` is out of range.
+
+    >>> import tempfile
+    >>> import jax.numpy as jnp
+    >>> checkpoints = Checkpoints(Path(tempfile.mkdtemp()), config={"k": 2})
+    >>> checkpoints.save(10, {"w": jnp.arange(3.0)}, {"epoch": 1})
+    >>> checkpoints.score(10, {"loss": 0.5})
+    >>> template = {"w": jax.ShapeDtypeStruct((3,), jnp.float32)}
+    >>> step, arrays, position = checkpoints.restore(template)
+    >>> step, arrays["w"].tolist(), position
+    (10, [0.0, 1.0, 2.0], {'epoch': 1})
+    >>> checkpoints.close()
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        config: Mapping[str, Any],
+        keep: int = 2,
+        best: tuple[str, Literal["min", "max"]] = ("loss", "min"),
+        async_: bool = True,
+    ):
+        if not (isinstance(keep, Integral) and keep >= 1):
+            raise ValueError(f"keep must be an integer of at least 1, got {keep!r}")
+        if best[1:] not in (("min",), ("max",)):
+            raise ValueError(f'best must be a metric and "min" or "max", got {best}')
+        self._folder = Path(folder).absolute()
+        self._config, self._best = dict(config), best
+        make_folder(self._folder)
+        check_steps(self._folder)
+        self._manager = ocp.CheckpointManager(
+            self._folder,
+            options=ocp.CheckpointManagerOptions(
+                preservation_policy=_NewestAndBest(keep, self._best_of),
+                cleanup_tmp_directories=True,
+                enable_async_checkpointing=async_,
+                # Else a folder that cannot be made is an error after ten minutes.
+                async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
+                lightweight_initialize=True,
+            ),
+            handler_registry=handlers(),
+        )
+        self._quiet = _NotOrbax()
+        logging.getLogger("absl").addFilter(self._quiet)
+        self._scores = read_scores(self._folder)
+        self._given_up: list[int] = []  # steps passed over in the last restore
+
+    def save(
+        self,
+        step: int,
+        arrays: Any,
+        position: Mapping[str, Any],
+    ) -> None:
+        """Saves; after it the arrays may be donated.
+
+        Checkpoints that are newer than the one restored, damaged or passed over, are removed first.
+
+        Args:
+          step: Steps done, more than in any checkpoint so far.
+          arrays: Pytree of arrays, typed keys among them.
+          position: JSON-able, such as the data iterator's state.
+
+        Raises:
+          ValueError: If `step` is no number of steps, a checkpoint is of it or a later one and was
+            not passed over, or `arrays` has no entry.
+          TypeError: If a leaf is no array, or `position` is not JSON-able.
+          Failed: If this one, or the one before in the background, could not be written.
+        """
+        if not (isinstance(step, Integral) and step >= 0):
+            raise ValueError(f"step must be an integer of at least 0, got {step!r}")
+        self.wait()
+        leaves = named_leaves(arrays)
+        if not packed(leaves):
+            raise ValueError(f"arrays must have an entry, got {arrays!r}")
+        run = {
+            "schema": SCHEMA,
+            "config": self._config,
+            "position": position,
+            "leaves": kinds(leaves),
+        }
+        items = {
+            ARRAYS: ocp.args.StandardSave(packed(leaves)),
+            RUN: ocp.args.JsonSave(as_json(run)),
+        }
+        with self._written():
+            while self._given_up:
+                self._manager.delete(self._given_up.pop())
+        latest = self._manager.latest_step()
+        if latest is not None and step <= latest:
+            raise ValueError(
+                f"step must be above {latest}, of which {self._folder} has a checkpoint, got "
+                f"{step}; restore it first, or give an empty folder"
+            )
+        self._scores.pop(step, None)
+        with self._written():
+            self._manager.save(step, args=ocp.args.Composite(**items), force=True)
+
+    def score(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Says how good the checkpoint of a step is; it may still be being written.
+
+        Args:
+          step: Of a checkpoint; nothing happens if there is none.
+          metrics: The best one is chosen by them.
+
+        Raises:
+          Failed: If it could not be written.
+        """
+        scores = self._scores | {step: {name: float(value) for name, value in metrics.items()}}
+        self._scores = {step: scores[step] for step in self._manager.all_steps() if step in scores}
+        if jax.process_index() == 0:
+            with self._written():
+                write_scores(self._folder, self._scores)
+
+    def restore(
+        self, template: Any, *, which: Literal["latest", "best"] | int = "latest"
+    ) -> tuple[int, Any, dict[str, Any]] | None:
+        """The newest, the best or a given checkpoint; a damaged one is reported and the next used.
+
+        Args:
+          template: Pytree of `jax.ShapeDtypeStruct` (or arrays) whose shardings, on whatever
+            devices, the arrays get; one without goes to the first device.
+          which: "latest", "best", or a step, which is then the only one tried.
+
+        Returns:
+          (step, arrays, position), or None if there is no checkpoint.
+
+        Raises:
+          ResumeError: If configuration or leaves differ, or there is none of that step or with a
+            metric.
+          DamagedFile: If none of them is whole.
+        """
+        self.wait()
+        steps = sorted(self._manager.all_steps(), reverse=True)
+        if not steps:
+            return None
+        step = self._first_whole(self._candidates(steps, which))
+        path = self._folder / str(step)
+        run = json.loads((path / RUN / RUN_FILE).read_text())
+        leaves = named_leaves(template)
+        # Leaves follow from the configuration: where that differs, they would only hide it.
+        different = differences(
+            dotted(run["config"]), dotted(as_json(self._config))
+        ) or differences(run["leaves"], kinds(leaves))
+        if different:
+            raise ResumeError("\n  ".join([f"{path} is of another run:", *different]))
+        items = ocp.args.Composite(**{ARRAYS: ocp.args.StandardRestore(packed_template(leaves))})
+        arrays = unpacked(self._manager.restore(step, args=items)[ARRAYS], leaves)
+        self._given_up = [newer for newer in steps if newer > step]
+        return step, jax.tree.unflatten(jax.tree.structure(template), arrays), run["position"]
+
+    def latest_step(self) -> int | None:
+        """The newest checkpoint's; waits for the one being written."""
+        self.wait()
+        return self._manager.latest_step()
+
+    def best_step(self) -> int | None:
+        """The best checkpoint's; waits for the one being written."""
+        self.wait()
+        return self._best_of(self._manager.all_steps())
+
+    def wait(self) -> None:
+        """Waits for the checkpoint being written.
+
+        Raises:
+          Failed: If it could not be written.
+        """
+        with self._written():
+            self._manager.wait_until_finished()
+
+    def close(self) -> None:
+        """Waits for the checkpoint being written and ends the threads.
+
+        Raises:
+          Failed: If it could not be written.
+        """
+        try:
+            self.wait()
+        finally:
+            self._manager.close()
+            logging.getLogger("absl").removeFilter(self._quiet)
+
+    @contextlib.contextmanager
+    def _written(self) -> Iterator[None]:
+        """Turns what orbax raises into a sentence, and leaves nothing half-written."""
+        try:
+            yield
+        except (OSError, ValueError, RuntimeError) as error:
+            if jax.process_index() == 0:
+                remove_unfinished(self._folder)
+            self._manager.reload()  # it has forgotten those that the lost one was to replace
+            raise Failed(
+                f"a checkpoint in {self._folder} was not written: {_reason(error)}"
+            ) from error
+
+    def _best_of(self, steps: Sequence[int]) -> int | None:
+        return next(iter(self._ranked(steps)), None)
+
+    def _ranked(self, steps: Sequence[int]) -> list[int]:
+        """Those with a finite metric, the best first; of equals the earliest."""
+        sign = 1 if self._best[1] == "min" else -1
+        values = {step: self._scores.get(step, {}).get(self._best[0], math.nan) for step in steps}
+        scored = [step for step in steps if math.isfinite(values[step])]
+        return sorted(scored, key=lambda step: (sign * values[step], step))
+
+    def _candidates(self, steps: Sequence[int], which: str | int) -> Sequence[int]:
+        """The steps to try, in this order."""
+        if which == "latest":
+            return steps
+        if which == "best":
+            if ranked := self._ranked(steps):
+                return ranked
+            raise ResumeError(f"no checkpoint in {self._folder} has a finite {self._best[0]}")
+        if which in steps:
+            return [which]
+        raise ResumeError(f"{self._folder} has no step {which!r}; there are {sorted(steps)}")
+
+    def _first_whole(self, candidates: Sequence[int]) -> int:
+        """The first of these steps whose files are those that were written, on all processes."""
+        whole = -1
+        if jax.process_index() == 0:
+            for step in candidates:
+                damage = damaged_file(self._folder / str(step))
+                if damage is None:
+                    whole = step
+                    break
+                say(f"the checkpoint {self._folder / str(step)} is damaged: {damage}")
+        if jax.process_count() > 1:
+            whole = int(multihost_utils.broadcast_one_to_all(np.int32(whole)))
+        for step in candidates[: candidates.index(whole) if whole >= 0 else None]:
+            self._scores.pop(step, None)  # a damaged one is not kept as the best
+        if whole < 0:
+            tried = ", ".join(map(str, candidates))
+            raise DamagedFile(
+                f"{self._folder} has no whole checkpoint, steps tried: {tried}; start anew"
+            )
+        return whole
+
+
+class _NewestAndBest(ocp.checkpoint_managers.PreservationPolicy):
+    """Keeps the newest steps and the best one."""
+
+    def __init__(self, keep, best_of):
+        self._keep, self._best_of = keep, best_of
+
+    def should_preserve(self, checkpoints, *, context):
+        del context
+        steps = [checkpoint.step for checkpoint in checkpoints]
+        kept = {*steps[-self._keep :], self._best_of(steps)}
+        return [step in kept for step in steps]
+
+
+class _NotOrbax(logging.Filter):
+    """Orbax logs the traceback of every error that it raises as well."""
+
+    def filter(self, record):
+        return "orbax" not in Path(record.pathname).parts
+
+
+def _reason(error: Exception) -> str:
+    """The system's own words, which TensorStore puts as a number behind a paragraph."""
+    found = re.search(r"os_error_code='(\d+)'", str(error))
+    code = int(found[1]) if found else getattr(error, "errno", None)
+    return os.strerror(code) if code else str(error).splitlines()[0]

@@ -1,0 +1,85 @@
+"""What the `train` command does between its arguments and the loop."""
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from experiments.core.config import ConfigError, override
+from experiments.core.errors import Failed
+from experiments.core.folders import make_folder
+from experiments.data.loading import Data
+from experiments.train.loop import Job, train
+from experiments.train.presets import TRAININGS
+from experiments.train.processes import start_processes, together
+from models.dtypes import check_enabled
+
+OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory")
+"""In the messages of accelerators and of CPUs."""
+
+
+def run(
+    arguments: argparse.Namespace, prog: str, devices: Callable[[str], Sequence[jax.Device]]
+) -> None:
+    """`train TASK`: one run or a sweep, from its start or its newest checkpoint.
+
+    Args:
+      arguments: As parsed.
+      prog: What messages call the program.
+      devices: The devices that `--devices` stands for; starts JAX.
+
+    Raises:
+      ConfigError: If what was typed cannot be done.
+      Failed: If data are missing or damaged, or training cannot go on.
+      Stopped: After a signal, with a checkpoint.
+    """
+    task, preset = arguments.task or "text", arguments.preset
+    training = TRAININGS[task]
+    config = override(training.presets[preset], arguments.set, f"{prog} train {task}")
+    try:
+        check_enabled(config.model.dtype)
+    except ValueError as error:
+        raise ConfigError(f"model.{error}") from error
+    for folder in (arguments.compilation_cache, arguments.profile):  # JAX finds out too late
+        if folder is not None:
+            make_folder(folder)
+    if arguments.compilation_cache is not None:
+        jax.config.update("jax_compilation_cache_dir", str(arguments.compilation_cache))
+    processes = arguments.coordinator, arguments.num_processes, arguments.process_id
+    if arguments.distributed or any(value is not None for value in processes):
+        start_processes(*processes)
+    chosen = devices(arguments.devices)
+    chosen = chosen if jax.process_count() == 1 else jax.devices()
+    try:
+        job = Job(
+            config=config,
+            data=load_in_turn(lambda: training.load(config)),
+            problem=training.problem(config),
+            unit=training.unit,
+            units_per_example=training.units_per_example(config),
+            folder=arguments.output or arguments.results / preset / f"train_{task}",
+            augment=training.augment(config),
+            sweep=arguments.sweep,
+            tensorboard=arguments.tensorboard,
+            profile=arguments.profile,
+        )
+        print(train(job, chosen, resume=arguments.resume, force=arguments.force))
+    except jax.errors.JaxRuntimeError as error:
+        if not any(words in str(error) for words in OUT_OF_MEMORY):
+            raise
+        raise Failed(
+            f"the devices' memory is too small ({str(error).splitlines()[0]}); lower batch_size or "
+            "members_at_once, or share parameters out with mesh.shard_above"
+        ) from error
+
+
+def load_in_turn(load: Callable[[], Data]) -> Data:
+    """Process 0 loads first: the files that it downloads and writes are there for the others."""
+    data = together(lambda: load() if jax.process_index() == 0 else None)
+    return together(lambda: load() if data is None else data)
+
+
+def fields(task: str, preset: str) -> Any:
+    """The configuration whose fields `--set` replaces."""
+    return TRAININGS[task].presets[preset]

@@ -1,0 +1,238 @@
+"""What the `train` command trains: a configuration for each task, their presets, and sweeps."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Sequence
+from numbers import Integral
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from experiments.core.config import ConfigError, flatten
+from experiments.training.meshes import MeshConfig
+from experiments.training.optimizers import EPS, OPTAX_EPS, OPTIMIZERS, SCHEDULES
+from models.cnn import CNNConfig
+from models.nanogpt import GPTConfig
+
+NUMERIC = ("seed", "learning_rate", "b1", "b2", "eps", "weight_decay", "clip_norm")
+"""Fields that are arguments of the compiled program, so members of one sweep may differ in them."""
+
+MACHINE = {
+    "steps_per_call",
+    "members_at_once",
+    "mesh",
+    "save_every",
+    "keep",
+    "workers",
+    "prefetch",
+    "cache",
+}
+"""Fields that say how a run is carried out, not what it computes: a resumed run may change them."""
+
+CACHE = Path("~/.cache/kadam_jax")
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """The fields that both tasks share.
+
+    Attributes:
+      seed: Of the initial weights and the dropout.
+      data_seed: Of the order of the training examples, the same for all members.
+      num_steps: Optimizer steps.
+      batch_size: Examples in a batch, over all devices and processes.
+      optimizer: kadam is this project's, the others are optax's.
+      learning_rate: The largest; the schedule multiplies it.
+      schedule: What follows the warm-up; cosine ends at the last step.
+      warmup_steps: Steps in which the learning rate rises linearly from 0.
+      final_rate: Where cosine ends, as a share of learning_rate.
+      k: Stages of kadam.
+      strategy: How b1 and b2 become the decays of kadam's stages (section 4.3).
+      b1: Decay of the average of gradients; of lion's too, and sgd's momentum.
+      b2: Decay of the average of squared gradients; lion's second decay.
+      eps: Added to the bias-corrected root mean square; None for the optimizer's own, 1e-30 for
+        kadam and 1e-8 for optax's.
+      weight_decay: Decoupled: multiplied by the learning rate, not normalised.
+      coupled: Whether kadam's weight decay passes through the normalisation instead.
+      clip_norm: Largest global norm of a gradient; None for no clipping.
+      log_every: Steps between two training losses in the metrics.
+      eval_every: Steps between two evaluations on the validation split.
+      eval_batches: Held-out batches in an evaluation, always the first ones; None for all.
+      steps_per_call: Steps that the device does without coming back to the host.
+      save_every: Steps between two checkpoints.
+      keep: How many of the newest checkpoints are kept beside the best one.
+      members_at_once: Members of a sweep that a device computes side by side; None for 1 on a CPU
+        and all elsewhere.
+      workers: Processes that prepare batches beside the main one; 0 for threads.
+      prefetch: Batches prepared ahead.
+      mesh: How devices are laid out.
+    """
+
+    seed: int = 0
+    data_seed: int = 0
+    num_steps: int = 1000
+    batch_size: int = 64
+    optimizer: Literal["kadam", "adamw", "nadamw", "rmsprop", "lion", "sgd"] = "kadam"
+    learning_rate: float = 1e-3
+    schedule: Literal["constant", "cosine"] = "cosine"
+    warmup_steps: int = 100
+    final_rate: float = 0.1
+    k: int = 2
+    strategy: Literal["inverse_exp", "exp", "scaled", "naive", "root"] = "inverse_exp"
+    b1: float = 0.9
+    b2: float = 0.999
+    eps: float | None = None
+    weight_decay: float = 0.0
+    coupled: bool = False
+    clip_norm: float | None = None
+    log_every: int = 10
+    eval_every: int = 100
+    eval_batches: int | None = None
+    steps_per_call: int = 10
+    save_every: int = 100
+    keep: int = 2
+    members_at_once: int | None = None
+    workers: int = 0
+    prefetch: int = 16
+    mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
+
+    def __post_init__(self):
+        def is_integer(value, least):
+            return isinstance(value, Integral) and least <= value < 2**31
+
+        counts = ("num_steps", "batch_size", "k", "log_every", "eval_every", "eval_batches")
+        counts += ("steps_per_call", "save_every", "keep", "members_at_once", "prefetch")
+        for name in counts:
+            self._check(name, lambda value: is_integer(value, 1), "an integer in [1, 2^31)")
+        for name in ("workers", "warmup_steps", "seed", "data_seed"):
+            self._check(name, lambda value: is_integer(value, 0), "an integer in [0, 2^31)")
+        for name, table in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES)):
+            self._check(name, table.__contains__, f"one of {', '.join(table)}")
+        for name in ("learning_rate", "eps", "weight_decay"):
+            self._check(name, lambda value: 0 <= value < math.inf, "finite and not negative")
+        for name in ("b1", "b2"):
+            self._check(name, lambda value: 0 <= value < 1, "in [0, 1)")
+        self._check("clip_norm", lambda value: value > 0, "positive")
+        self._check("final_rate", lambda value: 0 <= value <= 1, "in [0, 1]")
+        below = f"below num_steps={self.num_steps}"
+        self._check("warmup_steps", lambda value: value < self.num_steps, below)
+        if self.coupled and self.optimizer != "kadam":
+            raise ValueError(f"coupled=True is for optimizer=kadam, got {self.optimizer}")
+
+    def _check(self, name, is_valid, what):
+        value = getattr(self, name)
+        if value is not None and not is_valid(value):
+            raise ValueError(f"{name} must be {what}, got {value!r}")
+
+
+@dataclasses.dataclass(frozen=True)
+class TextTraining(TrainConfig):
+    """Language modelling with nanoGPT; the loss is in nats per token.
+
+    Attributes:
+      corpus: "embedded" is CPython's own documentation; "tinyshakespeare" and "c4" are downloaded;
+        else a file of UTF-8, or a pattern of files, where *.json.gz are shards of C4.
+      tokenizer: A token is a byte, or GPT-2's byte pair.
+      num_shards: How many of C4's training shards are downloaded.
+      cache: Folder for downloads and tokens.
+      model: The network; its context is the length of an example.
+    """
+
+    corpus: str = "embedded"
+    tokenizer: Literal["bytes", "gpt2"] = "bytes"
+    num_shards: int = 1
+    cache: Path = CACHE
+    model: GPTConfig = dataclasses.field(default_factory=GPTConfig)
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageTraining(TrainConfig):
+    """Image classification with the CNN; the loss is in nats per image.
+
+    Attributes:
+      dataset: "digits" is scikit-learn's, upsampled; "cifar10" is downloaded; else the folder or
+        the .tar.gz file of CIFAR-10's binary release.
+      cache: Folder for downloads.
+      augment: Whether training images are flipped and cropped at random.
+      model: The network.
+    """
+
+    dataset: str = "digits"
+    cache: Path = CACHE
+    augment: bool = False
+    model: CNNConfig = dataclasses.field(default_factory=CNNConfig)
+
+
+def hyperparameters(config: TrainConfig) -> dict[str, float]:
+    """The numbers that the compiled program takes as arguments, by name; `clip_norm` only if set.
+
+    >>> hyperparameters(TrainConfig(learning_rate=1e-2))["learning_rate"]
+    0.01
+    """
+    own_eps = EPS.get(config.optimizer, OPTAX_EPS)
+    numbers = {name: getattr(config, name) for name in NUMERIC}
+    numbers["eps"] = own_eps if config.eps is None else config.eps
+    return {name: value for name, value in numbers.items() if value is not None}
+
+
+def sweep_members(
+    config: TrainConfig, assignments: Sequence[str]
+) -> tuple[dict[str, np.ndarray], list[dict[str, float]]]:
+    """All members of a sweep, or the single one of a run.
+
+    Args:
+      config: Gives the values that are not swept.
+      assignments: Each `"field=value,value,..."`; every combination is a member, the first field
+        varying slowest. Empty for a single run.
+
+    Returns:
+      A column, (num_members,), for every name in `hyperparameters`; and for each member what tells
+      it from the others, `{}` for a single run.
+
+    Raises:
+      ConfigError: If a field cannot vary within one program, is named twice, or a value is invalid.
+
+    >>> members, labels = sweep_members(TrainConfig(), ["learning_rate=1e-3,3e-3", "seed=0,1,2"])
+    >>> members["seed"].tolist(), labels[-1]
+    ([0, 1, 2, 0, 1, 2], {'learning_rate': 0.003, 'seed': 2})
+    """
+    axes: dict[str, list[float]] = {}
+    for assignment in assignments:
+        name, _, text = assignment.partition("=")
+        if name not in NUMERIC:
+            raise ConfigError(
+                f"--sweep {assignment}: one program sweeps over {', '.join(NUMERIC)}; for others "
+                "start a run with --set for each value"
+            )
+        if name in axes:
+            raise ConfigError(f"--sweep names {name} twice; give all its values at once")
+        axes[name] = [_value(config, name, word) for word in text.split(",")]
+    labels = [dict(zip(axes, row, strict=True)) for row in itertools.product(*axes.values())]
+    rows = [hyperparameters(config) | label for label in labels]
+    return {name: np.array([row[name] for row in rows]) for name in rows[0]}, labels
+
+
+def _value(config: TrainConfig, name: str, word: str) -> float:
+    """One value of a sweep, checked as the configuration checks it."""
+    try:
+        value = (int if name == "seed" else float)(word)
+        dataclasses.replace(config, **{name: value})
+    except ValueError as error:
+        raise ConfigError(f"--sweep {name}: {error}") from error
+    return value
+
+
+def identity(config: TrainConfig) -> dict[str, Any]:
+    """What a resumed run must have in common with the run that it goes on from: JSON.
+
+    Everything but how the run is carried out; where the learning rate does not depend on it, the
+    number of steps may change too, so that a finished run can be made longer.
+    """
+    free = MACHINE | ({"num_steps"} if config.schedule == "constant" else set())
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in flatten(config).items()
+        if name.partition(".")[0] not in free
+    }

@@ -1,0 +1,254 @@
+"""A run's metrics as they come: JSON lines always, TensorBoard files on request, a live line."""
+
+import contextlib
+import datetime
+import errno
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from experiments.core.config import ConfigError
+from experiments.core.run import LINE_SECONDS, say
+from experiments.core.store import atomic
+from experiments.train.run_folder import DAMAGED, METRICS, TENSORBOARD
+
+LONGEST_LINE = 2**20
+"""Bytes that are read at once; a line of ours has some hundred."""
+MOST_SHOWN = 10
+"""Damaged lines that a message describes."""
+
+
+class MetricsLog:
+    """Appends to `metrics.jsonl`, one object a line: step, split, member, swept values, metrics.
+
+    Nothing in a line depends on the clock or on how often a run was stopped, so a resumed run's
+    file equals an uninterrupted one's. Numbers that are not finite become null.
+
+    Attributes:
+      splits: Those of the lines of step `done` that were there already.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        labels: Sequence[Mapping[str, Any]],
+        *,
+        done: int = 0,
+        tensorboard: bool = False,
+    ):
+        """Opens the file and removes the lines of steps after `done`, which come again.
+
+        Lines that cannot be read are moved to `metrics.damaged`. A message says what was removed
+        and what was moved.
+
+        Args:
+          folder: Of the run; exists.
+          labels: What a member's lines say of it: its number as "member", and what is swept over.
+          done: The step that the run goes on from.
+          tensorboard: Whether to write TensorBoard files as well, a folder for each member.
+
+        Raises:
+          ConfigError: If TensorBoard is asked for and its writer not installed.
+          OSError: If the folder can't be written to.
+        """
+        self._path = folder / METRICS
+        self._labels = labels
+        self._writers = [
+            _tensorboard_writer(folder / TENSORBOARD / f"{label['member']:03d}", done)
+            for label in labels
+            if tensorboard
+        ]
+        self.splits = _keep_until(self._path, done) if self._path.exists() else set()
+        self._file = self._path.open("ab", buffering=0)
+
+    def write(self, step: int, split: str, values: Mapping[str, np.ndarray]) -> None:
+        """One line for each member.
+
+        Args:
+          step: Steps done.
+          split: "train", "validation" or "test".
+          values: (num_members,) by name.
+
+        Raises:
+          OSError: If it can't be written; the file then ends where it ended before.
+        """
+        rows = [
+            {name: float(column[label["member"]]) for name, column in values.items()}
+            for label in self._labels
+        ]
+        self._append(
+            {"step": step, "split": split, **label, **{name: finite(x) for name, x in row.items()}}
+            for label, row in zip(self._labels, rows, strict=True)
+        )
+        for writer, row in zip(self._writers, rows, strict=False):
+            for name in filter(lambda name: math.isfinite(row[name]), row):
+                writer.add_scalar(f"{split}/{name}", row[name], step)
+
+    def write_divergence(self, step: int, member: int) -> None:
+        """A line that says at which step a member's loss was first not finite."""
+        self._append([{"step": step, "event": "diverged", **self._labels[member]}])
+
+    def close(self) -> None:
+        """Ends all files."""
+        self._file.close()
+        for writer in self._writers:
+            writer.close()
+
+    def _append(self, objects: Any) -> None:
+        text = "".join(f"{json.dumps(line, allow_nan=False)}\n" for line in objects).encode()
+        length = self._file.tell()
+        try:
+            if self._file.write(text) != len(text):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._file.truncate(length)
+            raise OSError(error.errno, error.strerror, str(self._path)) from error
+
+
+def finite(value: float) -> float | None:
+    """The value, or None if it is infinite or not a number, for which JSON has no word."""
+    return value if math.isfinite(value) else None
+
+
+def _keep_until(path: Path, done: int) -> set[str]:
+    """Leaves the readable lines of steps up to `done` in the file; the splits of its last step."""
+    damaged = path.with_name(DAMAGED)
+    faults: dict[int, str] = {}
+    splits, num_later = set(), 0
+    with atomic(path) as temporary, path.open("rb") as old, temporary.open("wb") as kept:
+        for number, piece in _pieces(old):
+            try:
+                if number in faults:  # the rest of a line that is damaged
+                    raise ValueError(faults[number])
+                line = _read(piece)
+            except ValueError as error:
+                faults[number] = str(error)
+                with damaged.open("ab") as file:
+                    file.write(piece)
+                continue
+            if line["step"] > done:
+                num_later += 1
+                continue
+            kept.write(piece if piece.endswith(b"\n") else piece + b"\n")
+            if line["step"] == done:
+                splits.add(str(line.get("split")))
+    if num_later:
+        say(f"{path}: {num_later} lines of steps after {done} are removed; they will come again")
+    if faults:
+        shown = [f"line {number} ({fault})" for number, fault in faults.items()]
+        more = f" and {len(shown) - MOST_SHOWN} more" if len(shown) > MOST_SHOWN else ""
+        say(
+            f"{path}: what cannot be read was moved to {damaged.name}: "
+            f"{', '.join(shown[:MOST_SHOWN])}{more}"
+        )
+    return splits
+
+
+def _pieces(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """The lines with their numbers from 1 on; one that is too long for any of ours in pieces."""
+    number, ended = 0, True
+    while piece := file.readline(LONGEST_LINE):
+        number += ended
+        ended = piece.endswith(b"\n")
+        yield number, piece
+
+
+def _read(line: bytes) -> dict[str, Any]:
+    """What a line says, its step at least.
+
+    Raises:
+      ValueError: If it is not one of this file's lines; the message says why.
+
+    >>> _read(b'{"step": 10, "split": "train"}')
+    {'step': 10, 'split': 'train'}
+    """
+    if not line.strip():
+        raise ValueError("blank")
+    try:
+        found = json.loads(line.decode(), parse_constant=_refused)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{error.msg}, column {error.colno}") from error
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not (isinstance(found, dict) and type(found.get("step")) is int and found["step"] >= 0):
+        raise ValueError("without a step that is a whole number")
+    return found
+
+
+def _refused(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _tensorboard_writer(folder: Path, done: int) -> Any:
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError as error:
+        raise ConfigError(
+            "--tensorboard needs tensorboardX, which is not installed: pip install tensorboardX"
+        ) from error
+    return SummaryWriter(str(folder), purge_step=done + 1)
+
+
+@contextlib.contextmanager
+def live_line(
+    label: str, num_steps: int, done: int, unit: str, units_per_step: int
+) -> Iterator[Callable[[int, float], None]]:
+    """Shows the step, the loss, the speed and the time left; yields `advance(step, loss)`.
+
+    A bar on a terminal, elsewhere a plain line now and then. The first call, which has compiled,
+    does not count for the speed.
+    """
+    console = Console(stderr=True)
+    meter = _Meter(num_steps, unit, units_per_step)
+    if console.is_terminal:
+        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[status]}"))
+        with Progress(
+            TextColumn("{task.description}"), *columns, TimeRemainingColumn(), console=console
+        ) as bar:
+            task = bar.add_task(label, total=num_steps, completed=done, status="compiling")
+
+            def advance(step: int, loss: float) -> None:
+                bar.update(task, completed=step, status=meter.read(step, loss)[0])
+
+            yield advance
+    else:
+        due = 0.0
+
+        def print_line(step: int, loss: float) -> None:
+            nonlocal due
+            status, left = meter.read(step, loss)
+            if time.monotonic() >= due or step == num_steps:
+                say(f"{label}: step {step}/{num_steps}, {status}{left}")
+                due = time.monotonic() + LINE_SECONDS
+
+        yield print_line
+
+
+class _Meter:
+    """Speed and time left since its first reading."""
+
+    def __init__(self, num_steps: int, unit: str, units_per_step: int):
+        self._num_steps, self._unit, self._units_per_step = num_steps, unit, units_per_step
+        self._first: tuple[int, float] | None = None
+
+    def read(self, step: int, loss: float) -> tuple[str, str]:
+        """What to show at `step`, and the time left."""
+        now = time.monotonic()
+        self._first = self._first or (step, now)
+        first_step, start = self._first
+        status = f"loss {loss:.4f}"
+        if step == first_step or now == start:
+            return status, ""
+        steps_per_second = (step - first_step) / (now - start)
+        left = round((self._num_steps - step) / steps_per_second)
+        speed = f"{steps_per_second * self._units_per_step:,.0f} {self._unit}/s"
+        return f"{status}, {speed}", f", {datetime.timedelta(seconds=left)} left"

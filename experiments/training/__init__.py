@@ -1,0 +1,1 @@
+"""One training run as a pure function, and choosing among runs."""

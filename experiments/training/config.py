@@ -1,0 +1,115 @@
+"""Fields that figures share where something is trained, and the sizes of networks."""
+
+import dataclasses
+import math
+from typing import Literal
+
+from experiments.core.config import ConfigError, FigureConfig, check_least
+from models.nanogpt import GPTConfig
+
+LAPTOP_MODEL = GPTConfig(vocab_size=256, context=32, num_layers=1, num_heads=1, width=64)
+"""One layer with a head of the paper's size; the smallest network that verdicts rest on."""
+SMOKE_MODEL = dataclasses.replace(LAPTOP_MODEL, context=16, width=16)
+LAPTOP_MINIMUM = {
+    "model.num_layers": 1,
+    "model.width": 64,
+    "model.context": 32,
+    "batch": 8,
+    "num_steps": 400,
+    "num_seeds": 5,
+}
+"""The least that verdicts of figures on text rest on."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingConfig(FigureConfig):
+    """The fields shared by figures that train nanoGPT members.
+
+    Attributes:
+      corpus: Where the bytes come from: "embedded" is CPython's own documentation.
+      model: The network; a vocabulary larger than the corpus uses has rows without a gradient.
+      batch: Sequences in a batch.
+      num_steps: Optimizer steps of every member.
+      num_seeds: Seeds 0, 1, ... for every point: initial weights, batches and dropout differ.
+      learning_rate: Constant learning rate.
+      eps: Added to the bias-corrected root mean square.
+      chunk_size: Members between two writes to disk: what Ctrl-C can lose at most.
+    """
+
+    corpus: Literal["embedded"] = "embedded"
+    model: GPTConfig = dataclasses.field(default_factory=GPTConfig)
+    batch: int = 8
+    num_steps: int = 400
+    num_seeds: int = 5
+    learning_rate: float = 1e-3
+    eps: float = 1e-30
+    chunk_size: int = 8
+
+    @property
+    def seeds(self) -> range:
+        """The seeds of every point."""
+        return range(self.num_seeds)
+
+    def __post_init__(self):
+        check_least(self, batch=1, num_steps=1, num_seeds=1, chunk_size=1)
+        for name in ("learning_rate", "eps"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(
+                    f"{name} must be finite and not negative, got {getattr(self, name)}"
+                )
+
+
+@dataclasses.dataclass(frozen=True)
+class ScheduledConfig(TrainingConfig):
+    """The same with a warm-up and a cosine: learning rates are the schedule's highest.
+
+    Attributes:
+      warmup_steps: Steps in which the learning rate rises from 0, linearly; a cosine follows.
+      final_rate: Learning rate at the cosine's end, as a share of the highest.
+    """
+
+    warmup_steps: int = 40
+    final_rate: float = 0.1
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not self.learning_rate > 0:
+            raise ConfigError(f"learning_rate must be above 0, got {self.learning_rate}")
+        if not 0 <= self.warmup_steps < self.num_steps:
+            raise ConfigError(
+                f"warmup_steps must be from 0 to below num_steps={self.num_steps}, got "
+                f"{self.warmup_steps}"
+            )
+        if not 0 <= self.final_rate <= 1:
+            raise ConfigError(f"final_rate must be from 0 to 1, got {self.final_rate}")
+
+
+@dataclasses.dataclass(frozen=True)
+class ContendersConfig(ScheduledConfig):
+    """The same where optimizers are compared, each with its own epsilon: eps stays as it is.
+
+    Attributes:
+      eval_batches: Batches of crops of each held-out split, the same for all members.
+    """
+
+    eval_batches: int = 32
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_least(self, eval_batches=1)
+        if self.eps != TrainingConfig.eps:
+            raise ConfigError(f"eps has no effect, every optimizer has its own; got {self.eps}")
+
+
+@dataclasses.dataclass(frozen=True)
+class ImagesConfig(FigureConfig):
+    """The fields shared by figures that train on images.
+
+    Attributes:
+      dataset: "digits" is scikit-learn's, upsampled; "cifar10" is downloaded; else the folder or
+        the .tar.gz file of CIFAR-10's binary release.
+      cache: Folder for downloads.
+    """
+
+    dataset: str = "digits"
+    cache: str = "~/.cache/kadam_jax"

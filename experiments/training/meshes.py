@@ -1,0 +1,144 @@
+"""Devices as a grid of members x data: who computes what, and who holds which rows of a batch."""
+
+import dataclasses
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from experiments.core.config import ConfigError
+
+AXES = ("members", "data")
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+    """How devices are laid out.
+
+    Attributes:
+      members: Devices that members are shared out over; None for as many as divide their number.
+      data: Devices that each batch is shared out over; None for what is left, on CPUs for 1.
+      shard_above: Parameters with more entries than this are shared out over the data axis too
+        (fully sharded data parallelism), along their longest axis that divides; None for none.
+    """
+
+    members: int | None = None
+    data: int | None = None
+    shard_above: int | None = None
+
+    def __post_init__(self):
+        for name, least in (("members", 1), ("data", 1), ("shard_above", 0)):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, Integral) and value >= least):
+                raise ValueError(
+                    f"mesh.{name} must be an integer of at least {least}, got {value!r}"
+                )
+
+
+def make_mesh(
+    config: MeshConfig, devices: Sequence[jax.Device], num_members: int, batch_size: int
+) -> Mesh:
+    """Lays out devices for `num_members` members that each see batches of `batch_size`.
+
+    Where the configuration leaves it open, members get as many devices as divide both, and batches
+    the rest; on CPUs the rest idles, since devices there share the same cores.
+
+    Args:
+      config: Sizes that are given.
+      devices: Of all processes.
+      num_members: Members of the sweep; 1 for a single run.
+      batch_size: Examples in a batch, over all devices.
+
+    Returns:
+      A mesh with the axes "members" and "data", both left to the compiler.
+
+    Raises:
+      ConfigError: If members or batch don't divide over the mesh, or it doesn't fit the devices.
+
+    >>> dict(make_mesh(MeshConfig(), jax.devices()[:1], num_members=3, batch_size=8).shape)
+    {'members': 1, 'data': 1}
+    """
+    given = config.members, config.data
+    members, data = given
+    if members is None:
+        members = int(np.gcd(num_members, len(devices) // (data or 1) or 1))
+    if data is None:
+        shared = devices[0].platform != "cpu" or jax.process_count() > 1
+        data = int(np.gcd(batch_size, len(devices) // members)) if shared else 1
+    shape = f"mesh of members={members} x data={data}"
+    if members * data > len(devices):
+        raise ConfigError(f"a {shape} needs {members * data} devices; there are {len(devices)}")
+    for what, number, axis, size in (
+        ("number of members", num_members, "mesh.members", members),
+        ("batch_size", batch_size, "mesh.data", data),
+    ):
+        if number % size:
+            raise ConfigError(f"the {what}, {number}, must be a multiple of {axis}={size}")
+    if jax.process_count() > 1 and members * data < len(devices):
+        raise ConfigError(f"a {shape} leaves some of the {len(devices)} devices without work")
+    return jax.make_mesh(
+        (members, data), AXES, axis_types=(AxisType.Auto,) * 2, devices=devices[: members * data]
+    )
+
+
+def sharding(mesh: Mesh, *axes: str | None) -> NamedSharding:
+    """Arrays whose leading axes are shared out over those of the mesh; none for copies on all."""
+    return NamedSharding(mesh, PartitionSpec(*axes))
+
+
+def state_shardings(mesh: Mesh, abstract_state: Any, shard_above: int | None) -> Any:
+    """How to hold a state whose leaves are (num_members, ...).
+
+    Args:
+      mesh: From `make_mesh`.
+      abstract_state: Shapes.
+      shard_above: As in `MeshConfig`.
+
+    Returns:
+      A sharding for each leaf.
+    """
+
+    def one(leaf):
+        axes = ["members", *[None] * (leaf.ndim - 1)]
+        sizes = {axis: size for axis, size in enumerate(leaf.shape) if axis > 0}
+        divisible = [axis for axis, size in sizes.items() if size % mesh.shape["data"] == 0]
+        if shard_above is not None and np.prod([*sizes.values()]) > shard_above and divisible:
+            axes[max(divisible, key=sizes.__getitem__)] = "data"
+        return sharding(mesh, *axes)
+
+    return jax.tree.map(one, abstract_state)
+
+
+def process_share(mesh: Mesh) -> tuple[int, int]:
+    """Which part of every batch this process holds.
+
+    Returns:
+      (index, count): the batch is cut into `count` parts along the data axis, and this process
+      reads part `index`; processes that differ in members alone read the same.
+
+    Raises:
+      ConfigError: If processes hold overlapping or unequal parts.
+    """
+    owners = np.vectorize(lambda device: device.process_index)(mesh.devices)
+    columns = {
+        process: tuple(np.flatnonzero((owners == process).any(axis=0)).tolist())
+        for process in sorted({*owners.flat})
+    }
+    parts = sorted({*columns.values()})
+    if sum(map(len, parts)) != mesh.shape["data"] or len({*map(len, parts)}) > 1:
+        raise ConfigError(
+            f"mesh.data={mesh.shape['data']} is spread over the processes unevenly: {columns}; "
+            "let mesh.data be a multiple of a process's devices, or divide them"
+        )
+    return parts.index(columns[jax.process_index()]), len(parts)
+
+
+def place_batch(mesh: Mesh, batch: Any, axis: int) -> Any:
+    """This process's part of a batch on the devices: examples, along `axis`, over the data axis."""
+    where = sharding(mesh, *[None] * axis, "data")
+    return jax.tree.map(
+        lambda array: jax.make_array_from_process_local_data(where, np.asarray(array)), batch
+    )

@@ -1,0 +1,205 @@
+"""A task: model, data and loss as pure functions.
+
+`Task` draws its batches inside the compiled program, as the figures need; a `Problem` is given them
+from outside, as the `train` command does.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from experiments.core.config import ConfigError
+from experiments.data import Corpus, sample_batch
+from models.cnn import CNN, CNNConfig
+from models.functional import functional
+from models.nanogpt import GPTConfig, NanoGPT, next_token_loss
+from models.ngram import NGramConfig
+
+
+class Task(NamedTuple):
+    """What `train_member` needs to know of a problem; every function is pure and traceable."""
+
+    init: Callable[[jax.Array], tuple[Any, Any]]
+    """`init(key) -> (params, state)`."""
+    sample: Callable[[jax.Array], Any]
+    """`sample(key) -> batch` of the training split."""
+    loss: Callable[[Any, Any, Any, jax.Array], tuple[jax.Array, Any]]
+    """`loss(params, state, batch, key) -> (mean loss, state)`, dropout on."""
+    sample_heldout: Callable[[jax.Array], Any]
+    """`sample_heldout(key) -> batch` of the held-out split."""
+    evaluate: Callable[[Any, Any, Any], jax.Array]
+    """`evaluate(params, state, batch) -> mean loss`, dropout off."""
+
+
+class Problem(NamedTuple):
+    """A model and its loss, without data; every function is pure and traceable."""
+
+    init: Callable[[jax.Array], tuple[Any, Any]]
+    """`init(key) -> (params, state)`."""
+    loss: Callable[[Any, Any, Any, jax.Array], tuple[jax.Array, Any]]
+    """`loss(params, state, batch, key) -> (mean loss, state)`, the model in training mode."""
+    metrics: Callable[[Any, Any, Any, jax.Array], dict[str, jax.Array]]
+    """`metrics(params, state, batch, weights) -> sums` over a batch whose examples have `weights`,
+    shape (batch,): their own sum as "weight", and the weighted ones to be divided by it; the model
+    is in evaluation mode."""
+
+
+def text_problem(model: GPTConfig) -> Problem:
+    """Next-token prediction with nanoGPT on batches (batch, context + 1) of int32 tokens.
+
+    Args:
+      model: The network.
+
+    Returns:
+      The problem; its loss is the mean cross-entropy in nats per token, its metrics' "loss" that of
+      a sequence.
+
+    Raises:
+      ConfigError: If its attention needs a GPU, and there is none.
+
+    >>> config = GPTConfig(vocab_size=8, context=4, num_layers=1, num_heads=1, width=8)
+    >>> problem = text_problem(config)
+    >>> params, state = problem.init(jax.random.key(0))
+    >>> sums = problem.metrics(params, state, jnp.zeros((2, 5), jnp.int32), jnp.array([1.0, 0.0]))
+    >>> {name: round(float(value)) for name, value in sums.items()}  # ln 8 = 2.08
+    {'loss': 2, 'weight': 1}
+    """
+    if model.attention == "cudnn" and jax.default_backend() != "gpu":
+        raise ConfigError(
+            f"model.attention=cudnn needs an NVIDIA GPU, and JAX runs on {jax.default_backend()}; "
+            "model.attention=plain runs anywhere"
+        )
+    init, apply = functional(lambda rngs: NanoGPT(model, rngs=rngs))
+
+    def loss(params, state, tokens, key):
+        logits, state = apply(params, state, tokens[:, :-1], key, train=True)
+        return next_token_loss(logits, tokens[:, 1:]), state
+
+    def metrics(params, state, tokens, weights):
+        logits, _ = apply(params, state, tokens[:, :-1])
+        losses = jax.vmap(next_token_loss)(logits, tokens[:, 1:])
+        return {"loss": weights @ losses, "weight": weights.sum()}
+
+    return Problem(init, loss, metrics)
+
+
+def image_problem(model: CNNConfig) -> Problem:
+    """Classification with the CNN on batches {"image": (batch, 32, 32, 3), "label": (batch,)}.
+
+    Args:
+      model: The network.
+
+    Returns:
+      The problem; its loss is the mean cross-entropy in nats, its metrics are "loss" and
+      "accuracy".
+    """
+    init, apply = functional(lambda rngs: CNN(model, rngs=rngs))
+
+    def loss(params, state, batch, key):
+        logits, state = apply(params, state, batch["image"], key, train=True)
+        return _cross_entropy(logits, batch["label"]).mean(), state
+
+    def metrics(params, state, batch, weights):
+        logits, _ = apply(params, state, batch["image"])
+        return {
+            "loss": weights @ _cross_entropy(logits, batch["label"]),
+            "accuracy": weights @ (logits.argmax(-1) == batch["label"]).astype(weights.dtype),
+            "weight": weights.sum(),
+        }
+
+    return Problem(init, loss, metrics)
+
+
+def _cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """Of each example, in nats."""
+    return optax.softmax_cross_entropy_with_integer_labels(logits.astype(jnp.float32), labels)
+
+
+def check_corpus(
+    corpus: Corpus | None, model: GPTConfig | NGramConfig, *, heldout_parts: int = 1
+) -> Corpus:
+    """The corpus, if a model can be trained on it.
+
+    Args:
+      corpus: From a configuration; None where it names none.
+      model: Its context is the tokens of a crop, the last target aside.
+      heldout_parts: How many splits the held-out text is divided into.
+
+    Returns:
+      `corpus`.
+
+    Raises:
+      ConfigError: If there is no corpus, its vocabulary is larger than the model's, or a split is
+        shorter than one crop.
+    """
+    if corpus is None:
+        raise ConfigError("corpus must be a corpus to train on, got None")
+    if model.vocab_size < corpus.vocab_size:
+        raise ConfigError(
+            f"model.vocab_size={model.vocab_size} is below the corpus's {corpus.vocab_size} tokens"
+        )
+    shortest = min(len(corpus.tokens_train), len(corpus.tokens_heldout) // heldout_parts)
+    if shortest <= model.context:
+        raise ConfigError(
+            f"model.context={model.context} needs {model.context + 1} tokens, but a split of the "
+            f"corpus has {shortest}"
+        )
+    return corpus
+
+
+def heldout_halves(
+    corpus: Corpus | None, model: GPTConfig | NGramConfig
+) -> tuple[np.ndarray, np.ndarray]:
+    """The held-out text's first half, for validation, and its second, for the test.
+
+    Raises:
+      ConfigError: As `check_corpus`, of each half.
+    """
+    tokens = check_corpus(corpus, model, heldout_parts=2).tokens_heldout
+    return tokens[: len(tokens) // 2], tokens[len(tokens) // 2 :]
+
+
+def language_task(model: GPTConfig, corpus: Corpus | None, batch: int) -> Task:
+    """Next-token prediction with nanoGPT, the mean cross-entropy in nats per token.
+
+    Args:
+      model: The network; its context is the crops' length.
+      corpus: Its training split is trained on; the rows of tokens it never uses get a gradient from
+        the logits alone, which vanishes as their probability does (section 3.2).
+      batch: Sequences in a batch.
+
+    Returns:
+      The task.
+
+    Raises:
+      ConfigError: As `check_corpus`.
+
+    >>> from experiments.data import load_corpus
+    >>> tiny = GPTConfig(vocab_size=256, context=8, num_layers=1, num_heads=1, width=8)
+    >>> task = language_task(tiny, load_corpus("embedded"), batch=2)
+    >>> params, state = task.init(jax.random.key(0))
+    >>> loss = task.evaluate(params, state, task.sample_heldout(jax.random.key(1)))
+    >>> 5 < float(loss) < 6  # about ln 256
+    True
+    """
+    corpus = check_corpus(corpus, model)
+    problem = text_problem(model)
+
+    def sampler(tokens):
+        return lambda key: sample_batch(jnp.asarray(tokens), key, batch, model.context)
+
+    def evaluate(params, state, tokens):
+        weights = jnp.full(len(tokens), 1 / len(tokens))
+        return problem.metrics(params, state, tokens, weights)["loss"]
+
+    return Task(
+        init=problem.init,
+        sample=sampler(corpus.tokens_train),
+        loss=problem.loss,
+        sample_heldout=sampler(corpus.tokens_heldout),
+        evaluate=evaluate,
+    )

@@ -1,0 +1,230 @@
+"""One run as pure functions: whole for a figure's sweep, in blocks of steps for the host's loop.
+
+Both derive everything random of step n from the member's seed and n, so a member is the same
+wherever it stands in a sweep and however its steps are cut into calls.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, PartitionSpec
+from jax.typing import ArrayLike
+
+from experiments.training.meshes import sharding, state_shardings
+from experiments.training.tasks import Problem, Task
+
+
+class TrainResult(NamedTuple):
+    """One member's run."""
+
+    loss: jax.Array
+    """(num_steps,): of each step's batch, before the step."""
+    read: Any
+    """`read(opt_state)` after each step; leaves have a leading axis of num_steps."""
+    params: Any
+    """Parameters at the end."""
+    state: Any
+    """The model's own state at the end."""
+    opt_state: Any
+    """The optimizer's at the end."""
+
+
+def train_member(
+    task: Task,
+    optimizer: optax.GradientTransformation,
+    *,
+    seed: jax.Array | int,
+    num_steps: int,
+    stop: jax.Array | int | None = None,
+    read: Callable[[Any], Any] = lambda opt_state: (),
+) -> TrainResult:
+    """Trains one member inside the caller's compiled program, with no trip to the host.
+
+    Initial weights come from `seed`; the batch and the dropout of step n from `seed` and n, so that
+    a member is the same wherever it stands in a sweep and however long it runs.
+
+    Args:
+      task: What is trained.
+      optimizer: May be built from tracers.
+      seed: May be traced.
+      num_steps: Static.
+      stop: Steps from this one on are skipped and recorded as NaN; may be traced, so that members
+        of one program can differ in length: those that run in turn then save the time, those side
+        by side do not. None for no skipping.
+      read: Picks from the optimizer's state what is recorded after every step.
+
+    Returns:
+      A `TrainResult`; XLA drops the computation of whatever the caller drops.
+
+    >>> from experiments.training.tasks import Task
+    >>> slope = Task(
+    ...     init=lambda key: (jnp.zeros(()), ()), sample=lambda key: 3.0,
+    ...     loss=lambda w, state, batch, key: (batch * w, state),
+    ...     sample_heldout=None, evaluate=None)
+    >>> train_member(slope, optax.sgd(1.0), seed=0, num_steps=3).loss.tolist()
+    [0.0, -9.0, -18.0]
+    """
+    init_key, run_key = jax.random.split(jax.random.key(seed))
+    params, state = task.init(init_key)
+
+    def step(carry, index):
+        sample_key, dropout_key = jax.random.split(jax.random.fold_in(run_key, index))
+        batch = task.sample(sample_key)
+        carry, loss, _ = _update(task.loss, optimizer, carry, batch, dropout_key)
+        return carry, (loss, read(carry[-1]))
+
+    def step_or_skip(carry, index):
+        def skip(carry, index):
+            records = jax.eval_shape(step, carry, index)[1]
+            return carry, jax.tree.map(lambda x: jnp.full(x.shape, jnp.nan, x.dtype), records)
+
+        return jax.lax.cond(index < stop, step, skip, carry, index)
+
+    start = (params, state, optimizer.init(params))
+    body = step if stop is None else step_or_skip
+    end, (losses, readings) = jax.lax.scan(body, start, jnp.arange(num_steps))
+    return TrainResult(losses, readings, *end)
+
+
+class TrainState(NamedTuple):
+    """All that steps change; outside of a member's program members lead every leaf."""
+
+    params: Any
+    """Parameters."""
+    model_state: Any
+    """The model's own state, BatchNorm's averages."""
+    opt_state: Any
+    """The optimizer's."""
+
+
+class Programs(NamedTuple):
+    """The compiled programs of a run; members lead every array of a state and of a result."""
+
+    template: TrainState
+    """Shapes, dtypes and shardings of the state."""
+    start: Callable[[], TrainState]
+    """`start() -> state` before the first step."""
+    steps: Callable[[TrainState, Any, ArrayLike], tuple[TrainState, dict[str, jax.Array]]]
+    """`steps(state, batches, done) -> (state, records)`: one step for each of the batches, whose
+    leaves are (num_steps, batch, ...), behind `done` steps; the given state is used up. Records are
+    (num_members, num_steps): the loss before the step and the global norm of its gradient."""
+    metrics: Callable[[TrainState, Any, jax.Array], dict[str, jax.Array]]
+    """`metrics(state, batch, weights) -> sums`, (num_members,), as `Problem.metrics`."""
+
+
+def member_programs(
+    problem: Problem,
+    make_optimizer: Callable[[Mapping[str, jax.Array]], optax.GradientTransformation],
+    members: Mapping[str, ArrayLike],
+    mesh: Mesh,
+    *,
+    members_at_once: int | None = None,
+    shard_above: int | None = None,
+) -> Programs:
+    """Programs that train all members on the same batches.
+
+    Args:
+      problem: What is learnt.
+      make_optimizer: Called with a member's values, which are traced.
+      members: Columns of equal length, "seed" among them.
+      mesh: From `training.meshes.make_mesh`. Each batch is shared out over "data" and computed
+        as if it were whole, BatchNorm and dropout included.
+      members_at_once: Members that a device computes side by side, the others in turn; None for one
+        on CPUs and all elsewhere.
+      shard_above: As in `training.meshes.MeshConfig`.
+
+    Returns:
+      The programs; each compiles when it is first called, `steps` for each number of steps.
+    """
+    if members_at_once is None and mesh.devices.flat[0].platform == "cpu":
+        members_at_once = 1  # batched small matrices gain nothing there
+    columns = {name: jnp.asarray(column) for name, column in members.items()}
+
+    def start_one(member):
+        init_key, _ = jax.random.split(jax.random.key(member["seed"]))
+        params, model_state = problem.init(init_key)
+        return TrainState(params, model_state, make_optimizer(member).init(params))
+
+    def steps_one(member_and_state, batches, done):
+        member, state = member_and_state
+        optimizer = make_optimizer(member)
+        _, run_key = jax.random.split(jax.random.key(member["seed"]))
+
+        def step(state, batch_and_index):
+            batch, index = batch_and_index
+            _, dropout_key = jax.random.split(jax.random.fold_in(run_key, index))
+            carry, loss, grads = _update(problem.loss, optimizer, state, batch, dropout_key)
+            return TrainState(*carry), {"loss": loss, "grad_norm": optax.tree.norm(grads)}
+
+        indices = done + jnp.arange(len(jax.tree.leaves(batches)[0]), dtype=jnp.int32)
+        return jax.lax.scan(step, state, (batches, indices))
+
+    def metrics_one(state, batch, weights):
+        return problem.metrics(state.params, state.model_state, batch, weights)
+
+    def each(fn):
+        return _over_members(fn, mesh, members_at_once)
+
+    abstract = jax.eval_shape(each(start_one), columns)
+    shardings = state_shardings(mesh, abstract, shard_above)
+    everywhere = sharding(mesh)
+    columns = jax.device_put(columns, everywhere)
+    start = jax.jit(each(start_one), out_shardings=shardings)
+    steps = jax.jit(
+        lambda columns, state, *shared: each(steps_one)((columns, state), *shared),
+        donate_argnums=1,
+        out_shardings=(shardings, everywhere),
+    )
+    return Programs(
+        template=jax.tree.map(
+            lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where),
+            abstract,
+            shardings,
+        ),
+        start=lambda: start(columns),
+        steps=lambda state, batches, done: steps(columns, state, batches, done),
+        metrics=jax.jit(each(metrics_one), out_shardings=everywhere),
+    )
+
+
+def _update(loss_fn, optimizer, carry, batch, key):
+    """A step on the carry (params, state, opt_state): the next one, the loss, the gradient."""
+    params, state, opt_state = carry
+    (loss, state), grads = jax.value_and_grad(loss_fn, has_aux=True)(params, state, batch, key)
+    updates, opt_state = optimizer.update(grads, opt_state, params)
+    return (optax.apply_updates(params, updates), state, opt_state), loss, grads
+
+
+def _over_members(fn: Callable[..., Any], mesh: Mesh, at_once: int | None) -> Callable[..., Any]:
+    """`fn(member, *shared)` for all members, (num_members, ...), each device its own ones."""
+
+    def on_one_device(members, *shared):
+        num_members = len(jax.tree.leaves(members)[0])
+        if num_members == 1:
+            results = fn(jax.tree.map(lambda leaf: leaf[0], members), *shared)
+            return jax.tree.map(lambda leaf: leaf[None], results)
+        if at_once is None or at_once >= num_members:
+            return jax.vmap(lambda member: fn(member, *shared))(members)
+        batch_size = None if at_once == 1 else at_once
+        return jax.lax.map(lambda member: fn(member, *shared), members, batch_size=batch_size)
+
+    if mesh.shape["members"] == 1:
+        return on_one_device
+    by_member = PartitionSpec("members")
+
+    def sharded(members, *shared):
+        # The data axis stays with the compiler, which sees whole batches inside.
+        run = jax.shard_map(
+            on_one_device,
+            mesh=mesh,
+            in_specs=(by_member, *[PartitionSpec()] * len(shared)),
+            out_specs=by_member,
+            axis_names={"members"},
+            check_vma=False,
+        )
+        return run(members, *shared)
+
+    return sharded

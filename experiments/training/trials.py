@@ -1,0 +1,150 @@
+"""One run and what it is worth on a validation and a test split, as a function of an optimizer."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Protocol
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from experiments.core.config import ConfigError
+from experiments.data import Corpus, sample_batch
+from experiments.data.images import Images
+from experiments.data.loading import Data
+from experiments.training.tasks import Task, heldout_halves, image_problem, language_task
+from experiments.training.train import train_member
+from models.cnn import CNNConfig
+from models.nanogpt import GPTConfig
+
+EVAL_BATCH = 100
+"""Images evaluated at once; it divides every split."""
+
+
+class Trial(Protocol):
+    """Trains one member."""
+
+    def __call__(
+        self,
+        optimizer: optax.GradientTransformation,
+        seed: jax.Array,
+        evaluated: Callable[[Any, Any], Any] = ...,
+    ) -> Mapping[str, jax.Array]:
+        """What the member is worth; lower is better.
+
+        Args:
+          optimizer: May be built from tracers.
+          seed: May be traced.
+          evaluated: `evaluated(opt_state, params)` gives the parameters that are measured; by
+            default those of the last step.
+
+        Returns:
+          `validation`, which is compared, `validation_loss`, which decides where that is equal, and
+          `test`, (num_examples,), of each test example.
+        """
+
+
+def text_trial(
+    model: GPTConfig,
+    corpus: Corpus | None,
+    *,
+    batch: int,
+    num_steps: int,
+    eval_batches: int,
+) -> Trial:
+    """Trains nanoGPT; the first half of the held-out text is the validation split.
+
+    Args:
+      model: The network.
+      corpus: What is trained on.
+      batch: Sequences in a batch, of training and of evaluation.
+      num_steps: Optimizer steps.
+      eval_batches: Batches of each split, drawn once.
+
+    Returns:
+      The function, in nats per token; an example of its `test` is a batch.
+    """
+    task = language_task(model, corpus, batch)
+    halves = heldout_halves(corpus, model)
+    keys = jax.random.split(jax.random.key(0), eval_batches)
+
+    def trial(optimizer, seed, evaluated=lambda opt_state, params: params):
+        result = train_member(task, optimizer, seed=seed, num_steps=num_steps)
+        params = evaluated(result.opt_state, result.params)
+
+        def losses(tokens):
+            def loss(key):
+                examples = sample_batch(jnp.asarray(tokens), key, batch, model.context)
+                return task.evaluate(params, result.state, examples)
+
+            return jax.lax.map(loss, keys)
+
+        validation, test = map(losses, halves)
+        mean = validation.mean()
+        return {"validation": mean, "validation_loss": mean, "test": test}
+
+    return trial
+
+
+def image_trial(
+    model: CNNConfig,
+    images: Data | None,
+    *,
+    batch: int,
+    num_steps: int,
+    measure: Literal["error", "loss"] = "error",
+) -> Trial:
+    """Trains the CNN.
+
+    Args:
+      model: The network.
+      images: Training, validation and test split.
+      batch: Images in a batch, drawn with replacement.
+      num_steps: Optimizer steps.
+      measure: What `validation` and `test` are: "error" in percent, "loss" in nats.
+
+    Returns:
+      The function; an example of its `test` is an image, whose error is 0, or 100 where it is
+      misclassified.
+
+    Raises:
+      ConfigError: If there are no images.
+    """
+    if images is None:
+        raise ConfigError("images must be images to train on, got None")
+    problem = image_problem(model)
+    train = images.train
+
+    def sample(key):
+        places = jax.random.randint(key, (batch,), 0, len(train))
+        return _examples(train, places)
+
+    task = Task(problem.init, sample, problem.loss, sample, problem.loss)
+
+    def trial(optimizer, seed, evaluated=lambda opt_state, params: params):
+        result = train_member(task, optimizer, seed=seed, num_steps=num_steps)
+        params = evaluated(result.opt_state, result.params)
+
+        def evaluate(split):
+            def one(place):  # a metric's sums over a batch of one
+                batch = _examples(split, place[None])
+                return problem.metrics(params, result.state, batch, jnp.ones(1))
+
+            places = jnp.arange(len(split)).reshape(-1, EVAL_BATCH)
+            sums = jax.lax.map(jax.vmap(one), places)
+            return {"loss": sums["loss"].ravel(), "error": 100 * (1 - sums["accuracy"].ravel())}
+
+        validation = evaluate(images.heldout["validation"])
+        return {
+            "validation": validation[measure].mean(),
+            "validation_loss": validation["loss"].mean(),
+            "test": evaluate(images.heldout["test"])[measure],
+        }
+
+    return trial
+
+
+def _examples(split: Images, places: jax.Array) -> dict[str, jax.Array]:
+    """As `split[places]`, which may be traced: the program holds the pixels as bytes."""
+    pixels = jnp.asarray(split.pixels)[places].astype(jnp.float32)
+    mean, std = (x[None, None, None] for x in (split.mean, split.std))
+    return {"image": (pixels - mean) / std, "label": jnp.asarray(split.labels)[places]}

@@ -1,0 +1,292 @@
+"""figures/flow/trajectories and its claims."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.core.claims import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, judge
+from experiments.core.config import to_json
+from experiments.core.run import Run
+from experiments.core.store import ChunkStore
+from experiments.data import byte_corpus
+from experiments.figures.flow.trajectories import FIGURE
+from experiments.figures.flow.trajectories.claims import CLAIMS
+from experiments.figures.flow.trajectories.distances import (
+    GROUPS,
+    flow_distances,
+    leaf_names,
+    places,
+)
+from experiments.figures.flow.trajectories.plot import plot
+from experiments.figures.flow.trajectories.run import Config, analyse, compute
+from experiments.training.tasks import Task
+from models.nanogpt import GPTConfig
+from tests.kadam_jax import reference_flow
+
+TINY = Config(
+    model=GPTConfig(vocab_size=256, context=8, num_layers=1, num_heads=1, width=8),
+    batch=2,
+    num_steps=20,
+    num_seeds=2,
+    num_drawn=3,
+    num_measured=500,
+    compared_steps=12,
+    early_steps=4,
+    substeps=1,
+    reference_substeps=2,
+    euler_substeps=(2,),
+)
+LAPTOP = FIGURE.presets["laptop"]
+QUADRATIC = Task(  # towards a target that is another one at every step
+    init=lambda key: (
+        {"embedding": jax.random.normal(key, (3, 2)), "weights": jnp.ones(5)},
+        jnp.array(2.0),
+    ),
+    sample=lambda key: jax.random.normal(key),
+    loss=None,
+    sample_heldout=None,
+    evaluate=lambda params, curvature, target: (
+        curvature * sum(jnp.sum((x - target) ** 2) for x in jax.tree.leaves(params)) / 2
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    corpus = byte_corpus("text", b"the quick brown fox jumps over the lazy dog. " * 40)
+    dataset = compute(TINY, Run(corpus, None, ChunkStore(tmp_path_factory.mktemp("chunks"))))
+    dataset.attrs["config"] = to_json(TINY)
+    return dataset
+
+
+# What a member records
+
+
+def adam(theta, targets, rate, b1, b2):
+    """Algorithm 1 on the quadratic, every θ_n."""
+    m, v, thetas = 0 * theta, 0 * theta, [theta]
+    for n, target in enumerate(targets):
+        g = 2.0 * (theta - target)
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+        u = m / (1 - b1 ** (n + 1)) / np.sqrt(v / (1 - b2 ** (n + 1)))
+        theta = theta - rate * u
+        thetas.append(theta)
+    return np.array(thetas)
+
+
+def test_a_member_is_the_literal_algorithms_on_the_same_minibatches():
+    rate, num_steps, num_substeps, b1, b2 = 0.05, 15, 3, 0.9, 0.999
+    solvers = {"euler": {"method": "euler", "substeps": num_substeps}}
+    found = flow_distances(
+        QUADRATIC, solvers, "discrete", num_steps=num_steps, num_drawn=2, num_measured=100,
+        b1=b1, b2=b2, eps=1e-30,
+    )({"learning_rate": jnp.array(rate), "seed": jnp.array(3)})  # fmt: skip
+    init_key, sample_key = jax.random.split(jax.random.key(3))
+    params, _ = QUADRATIC.init(init_key)
+    targets = np.array(jax.vmap(QUADRATIC.sample)(jax.random.split(sample_key, num_steps)), float)
+    theta = np.concatenate([np.ravel(params[k]) for k in ("embedding", "weights")]).astype(float)
+    discrete = adam(theta, targets, rate, b1, b2)
+    flow = reference_flow.euler(
+        lambda theta, n: 2.0 * (theta - targets[min(n, num_steps - 1)]), theta,
+        eta=rate, gammas=[b1], betas=[b2], N=num_steps, K=num_substeps,
+    ).theta[::num_substeps]  # fmt: skip
+
+    def root_mean_squares(x):
+        drawn = places(params, 2)
+        return np.sqrt([np.mean(x[:, of] ** 2, 1) for of in (slice(None), slice(6, None), drawn)])
+
+    gap, displacement = root_mean_squares(discrete - flow), root_mean_squares(flow - theta)
+    np.testing.assert_allclose(found["distance"][1], gap, atol=2e-6)
+    np.testing.assert_allclose(found["displacement"][1], displacement, rtol=1e-5, atol=2e-6)
+    assert (found["distance"][0] == 0).all()
+    moved = np.stack([x - theta for x in (discrete, flow)])[..., places(params, 2)]
+    np.testing.assert_allclose(found["moved"], moved, atol=2e-6)
+
+
+def test_chosen_parameters_spread_over_arrays_by_size():
+    params = {"large": np.zeros((30, 20)), "small": np.zeros(200)}
+    names = leaf_names(params)[places(params, 16)]
+    assert names.tolist() == ["large"] * 12 + ["small"] * 4
+    np.testing.assert_array_equal(places(params, 16), places(params, 16))
+    np.testing.assert_array_equal(places(params, 10_000), np.arange(800))
+
+
+# The dataset and its picture
+
+
+def test_every_array_is_labelled_and_finite_but_where_nothing_has_moved(data):
+    for name, array in data.variables.items():
+        assert {"long_name", "units"} <= array.attrs.keys(), name
+    assert data.error.dims == ("group", "flow", "learning_rate", "seed", "step")
+    assert data.error.isel(step=0).isnull().all()
+    assert np.isfinite(data.error.isel(step=slice(1, None))).all()
+    assert data.euler_over_distance.shape == (1, 2)
+    assert all(np.isfinite(x).all() for x in data.data_vars.values() if x.dims == ("end",))
+    median, low, high = data["paper_error_all_0.001"]
+    assert low <= median <= high
+
+
+def test_the_error_over_drawn_parameters_is_that_of_their_trajectories(data):
+    flow, discrete = data.moved.sel(process="paper"), data.moved.sel(process="discrete")
+    expected = np.linalg.norm(flow - discrete, axis=-1)[..., 1:]
+    expected /= np.linalg.norm(flow, axis=-1)[..., 1:]
+    error = data.error.sel(group="drawn", flow="paper").isel(step=slice(1, None))
+    np.testing.assert_allclose(error, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_both_sweeps_run_the_same_discrete_run_and_flow(data):
+    """The distance to the reference is that to the flow but for the solver's error."""
+    flow = data.error.sel(group="all", flow="paper", learning_rate=1e-3, step=12)
+    apart = abs(data.euler_error[0, :, -1] / data.euler_over_distance[0] - flow)
+    assert (apart <= 2 * data.exponential_error[:, -1] + 1e-4).all()
+    assert (data.exponential_error[:, -1] < data.euler_error[0, :, -1]).all()
+
+
+def test_the_pictures_come_from_the_dataset_alone(data):
+    pictures = plot(data.copy(deep=True))
+    assert pictures.keys() == {"", "parameters"}
+    for picture in pictures.values():
+        for panel in picture.axes:
+            if panel.axison:
+                assert panel.get_ylabel() or panel.get_subplotspec().colspan.start > 0
+                assert panel.get_title(loc="left")
+    first = pictures[""].axes
+    assert all(panel.get_xlabel() and panel.get_ylabel() for panel in first)
+    assert len(first[0].get_lines()) == 2 * TINY.num_drawn + 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"learning_rate": 2e-3}, "learning_rate must be one of"),
+        ({"learning_rates": (1e-3,)}, "two or more"),
+        ({"learning_rates": (1e-3, 1e-4)}, "rising"),
+        ({"num_steps": 2, "compared_steps": 1, "early_steps": 1}, "num_steps must be larger"),
+        ({"compared_steps": 0}, "compared_steps must be from 1"),
+        ({"early_steps": 21}, "early_steps must be from 1 to .*20"),
+        ({"num_drawn": 0}, "num_drawn must be at least 1"),
+    ],
+)
+def test_a_bad_configuration_is_named(change, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(TINY, **change)
+
+
+# What is made of the runs
+
+
+def dataset(*, at=0.03, power=1.0, spread=0.05, early=0.4, euler=0.05, drift=0.0):
+    """The laptop's dataset with what claims read set.
+
+    Args:
+      at: Relative error at η = 1e-3 after 100 steps.
+      power: Of η in the relative error at a given number of steps.
+      spread: Seeds multiply everything by 1 - spread ... 1 + spread, the power too.
+      early: The self-consistent flow's distance over the paper's.
+      euler: Error of Euler's method with K = 100 over the discrete run's distance.
+      drift: Power of n in the relative error.
+    """
+    rates = np.array(LAPTOP.learning_rates)[:, None, None, None, None]
+    seeds = 1 + spread * np.linspace(-1, 1, LAPTOP.num_seeds)
+    n, s = np.arange(LAPTOP.num_steps + 1.0), seeds[:, None, None, None]
+
+    def processes(*factors):
+        """One factor for each process, of all seeds or each."""
+        return np.stack(np.broadcast_arrays(*factors, seeds)[:-1], -1)[..., None, None]
+
+    displacement = np.ones((1, 1, 1, len(GROUPS), 1)) * rates * n
+    error = at * s * (rates / 1e-3) ** (power * s) * (np.maximum(n, 1) / 100) ** drift
+    by_rate = {
+        "moved": np.zeros((len(rates), len(seeds), 3, len(n), LAPTOP.num_drawn)),
+        "distance": displacement * error * processes(0, 1, early * seeds),
+        "displacement": displacement * processes(1, 1, 1),
+    }
+    of_euler = [euler * seeds * 100 / k for k in LAPTOP.euler_substeps]
+    short = displacement[-1:, ..., : LAPTOP.compared_steps + 1]
+    by_solver = {
+        "distance": at * short * processes(1, 0, 1e-3, *of_euler),
+        "displacement": short * processes(1, 1, 1, *[1] * len(of_euler)),
+    }
+    found = analyse(LAPTOP, np.array(["embedding"] * LAPTOP.num_drawn), by_rate, by_solver)
+    found.attrs["config"] = to_json(LAPTOP)
+    return found
+
+
+@pytest.mark.parametrize(("power", "drift"), [(1.0, 0.0), (0.5, -1.0), (1.0, 0.7)])
+def test_the_order_is_that_of_a_power_law_in_steps_and_in_time(power, drift):
+    """At Nη = T an error of η^p N^q goes like η^(p-q)."""
+    order = dataset(power=power, drift=drift, spread=0.0).order.sel(group="all", flow="paper")
+    np.testing.assert_allclose(order.sel(at="steps"), power, atol=1e-9)
+    np.testing.assert_allclose(order.sel(at="time"), power - drift, atol=0.01)  # 66.7 is 67 steps
+
+
+def test_what_is_compared_is_what_was_put_in():
+    found = dataset(at=0.2, early=0.3, euler=0.07, spread=0.0)
+    at_end = found.compared.sel(at="steps", learning_rate=1e-3)
+    np.testing.assert_allclose(at_end.sel(flow="paper"), 0.2)
+    np.testing.assert_allclose(at_end.sel(flow="self-consistent"), 0.06)
+    np.testing.assert_allclose(found.early_ratio, 0.3)
+    np.testing.assert_allclose(found.euler_over_distance.sel(substeps=100), 0.07)
+    np.testing.assert_allclose(found.solver_error, 0.2e-3)
+    ten = found.distance.sel(flow="paper", learning_rate=1e-3, step=10)
+    np.testing.assert_allclose(ten, 0.2 * 10)  # in learning rates
+
+
+# Claims: what supports one, what refutes it, what does neither.
+CASES = {
+    **{
+        f"flow-tracks-adam-at-{rate}": (
+            {"at": 0.05, "power": 0.0},
+            {"at": 0.2, "power": 0.0},
+            {"at": 0.1, "power": 0.0, "spread": 0.3},
+        )
+        for rate in ("1e-4", "3e-4", "1e-3")
+    },
+    "flow-error-is-first-order-in-time": (
+        {},
+        {"power": 1.0, "drift": -1.0},
+        {"power": 1.2, "spread": 0.3},
+    ),
+    "flow-error-is-first-order-in-steps": ({}, {"power": 2.0}, {"power": 1.2, "spread": 0.3}),
+    "self-consistent-correction-halves-the-early-distance": (
+        {"early": 0.4},
+        {"early": 0.7},
+        {"early": 0.5, "spread": 0.3},
+    ),
+    "euler-with-100-substeps-suffices": (
+        {"euler": 0.05},
+        {"euler": 0.3},
+        {"euler": 0.1, "spread": 0.3},
+    ),
+}
+VERDICTS = [
+    (name, given, verdict)
+    for name, cases in CASES.items()
+    for given, verdict in zip(cases, (SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE), strict=True)
+]
+BY_ID = {claim.id: claim for claim in CLAIMS}
+
+
+def test_every_claim_has_cases():
+    assert CASES.keys() == BY_ID.keys()
+
+
+@pytest.mark.parametrize(("name", "given", "verdict"), VERDICTS)
+def test_a_claim_follows_the_data(name, given, verdict):
+    judged = judge(BY_ID[name], dataset(**given), FIGURE.minimum)
+    assert judged.verdict == verdict, judged.estimate
+
+
+def test_no_claim_is_decided_at_smoke_scale_or_without_its_learning_rate(data):
+    for claim in CLAIMS:
+        short = dataset()
+        short.attrs["config"] = to_json(FIGURE.presets["smoke"])
+        judged = judge(claim, short, FIGURE.minimum)
+        assert judged.verdict == INCONCLUSIVE
+        assert "num_seeds=2 < 5" in judged.remark
+    elsewhere = dataset().assign_coords(learning_rate=[1e-5, 2e-5, 2e-4], substeps=[2, 4, 8])
+    for name in ("flow-tracks-adam-at-1e-3", "euler-with-100-substeps-suffices"):
+        assert judge(BY_ID[name], elsewhere, FIGURE.minimum).verdict == INCONCLUSIVE

@@ -1,0 +1,170 @@
+"""figures/invariance/coarse_graining: the three runs, their distances, and the claims."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import xarray as xr
+
+from experiments.core.claims import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, judge
+from experiments.core.config import to_json
+from experiments.core.run import Run
+from experiments.core.stats import ENDS
+from experiments.core.store import ChunkStore
+from experiments.data import load_corpus
+from experiments.figures.invariance import coarse_graining as figure
+from experiments.figures.invariance.coarse_graining import claims
+from experiments.training.tasks import language_task
+from experiments.training.train import train_member
+from kadam_jax import kadam
+from models.nanogpt import GPTConfig, query_key_slices
+
+TINY = dataclasses.replace(
+    figure.FIGURE.presets["smoke"],
+    model=GPTConfig(vocab_size=256, context=8, num_layers=1, num_heads=2, width=16, qk_norm=True),
+    num_steps=12,
+    eval_every=6,
+)
+
+
+@pytest.fixture(scope="module")
+def task():
+    return language_task(TINY.model, load_corpus("embedded"), TINY.batch)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    store = ChunkStore(tmp_path_factory.mktemp("chunks"))
+    return figure.run.compute(TINY, Run(load_corpus("embedded"), None, store))
+
+
+def test_the_first_run_is_adams(data, task):
+    adam = kadam(TINY.learning_rate, 1, (TINY.b1,), (TINY.b2,), TINY.eps)
+    expected = train_member(task, adam, seed=1, num_steps=TINY.num_steps)
+    run = data.sel(seed=1, run="adam")
+    np.testing.assert_allclose(run.loss, expected.loss, rtol=1e-5)
+    np.testing.assert_allclose(run.training_loss[1], expected.loss[6:].mean(), rtol=1e-5)
+    slices = jnp.stack(list(query_key_slices(expected.params).values()))
+    kept = figure.run.chosen_entries(TINY, slices)
+    np.testing.assert_allclose(run.trajectory[-1], slices[kept], rtol=1e-3, atol=1e-6)
+
+
+def test_coarse_graining_gives_each_query_and_key_matrix_one_second_moment(task):
+    """One step from nothing: u is g over the root mean square of its slice, elsewhere its sign."""
+
+    @jax.jit
+    def at_the_start():
+        params, state = task.init(jax.random.key(0))
+        batch, key = task.sample(jax.random.key(1)), jax.random.key(2)
+        return params, jax.grad(lambda p: task.loss(p, state, batch, key)[0])(params)
+
+    params, grads = at_the_start()
+    for coarse in (True, False):
+        chain = figure.run.optimizer(TINY, jnp.array(coarse))
+        updates, _ = chain.update(grads, chain.init(params), params)
+        u, g = updates["blocks"][0], grads["blocks"][0]["attention"]["qkv"]
+        shared = jnp.sqrt(jnp.mean(g**2, axis=(0, 3), keepdims=True))
+        expected = jnp.where(coarse & figure.run.QUERIES_AND_KEYS, g / shared, jnp.sign(g))
+        np.testing.assert_allclose(
+            u["attention"]["qkv"] / -TINY.learning_rate, expected, rtol=1e-4, atol=1e-6
+        )
+        np.testing.assert_allclose(abs(u["up"]), TINY.learning_rate, rtol=1e-4)
+
+
+def test_runs_start_together_and_only_the_control_sees_other_batches(data):
+    first = data.loss.isel(step=0)
+    assert (first.sel(run="coarse") == first.sel(run="adam")).all()
+    assert (first.sel(run="reordered") != first.sel(run="adam")).all()
+    assert (data.distance.sel(run="adam") == 0).all()
+    apart = data.distance.sel(run=["coarse", "reordered"])
+    assert (apart.sel(part="slices") > 0).all()
+    assert (apart.isel(step=0).sel(run="coarse", part="others") == 0).all()
+    assert (apart.isel(step=-1) > 0).all()
+
+
+def test_distances_are_norms_of_both_parts(task):
+    shapes, _ = jax.eval_shape(task.init, jax.random.key(0))
+    zeros = jax.tree.map(lambda x: jnp.zeros((1, *x.shape)), shapes)
+    runs = jax.tree.map(lambda x: jnp.concatenate([x, x + 2]), zeros)
+    total = sum(leaf.size for leaf in jax.tree.leaves(shapes))
+    in_slices = 2 * TINY.model.num_layers * TINY.model.width**2
+    squares = figure.run._norms(runs, zeros) ** 2
+    np.testing.assert_allclose(
+        squares, [[0, 0], [4 * in_slices, 4 * (total - in_slices)]], rtol=1e-5
+    )
+
+
+def test_everything_is_labelled_and_drawn_from_the_dataset_alone(data):
+    for name in data.variables:
+        assert data[name].attrs["long_name"]
+        assert "units" in data[name].attrs
+    (canvas,) = figure.plot.plot(data).values()
+    assert len(canvas.axes) == 6
+    for panel in canvas.axes:
+        assert panel.get_xlabel()
+        assert panel.get_ylabel()
+        assert panel.get_title(loc="left")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"eval_every": 5}, "eval_every must divide num_steps=12, got 5"),
+        ({"num_parameters": 0}, "num_parameters must be at least 1, got 0"),
+    ],
+)
+def test_what_cannot_be_computed_is_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(TINY, **change)
+
+
+def synthetic(apart=0.05, control=0.5, harm=0.0, spread=0.0):
+    """A dataset in which the runs end so far apart, `spread` the seeds' range around it."""
+    seeds = np.linspace(-1, 1, 9)
+    distance = np.zeros((9, 1, 3, 2))
+    distance[:, 0, 1] = (apart * (1 + spread * seeds))[:, None]
+    distance[:, 0, 2] = control
+    loss = np.full((9, 1, 3), 2.0)
+    loss[:, 0, 1] += harm * 0.01 + spread * 0.01 * seeds
+    loss[:, 0, 2] += 0.01 * np.where(seeds < 0, -1, 1)
+    data = xr.Dataset(
+        {
+            "distance": (("seed", "step", "run", "part"), distance),
+            "heldout_loss": (("seed", "eval_step", "run"), loss),
+        },
+        {"run": list(figure.run.RUNS), "part": list(figure.run.PARTS), "end": list(ENDS)},
+    )
+    return data
+
+
+# What supports a claim, what refutes it, and what does neither.
+CASES = {
+    "coarse-graining-trajectories-agree": ({}, {"apart": 0.5}, {"apart": 0.1, "spread": 0.2}),
+    "coarse-graining-less-than-data-order": ({}, {"apart": 0.9}, {"apart": 0.5, "spread": 0.2}),
+    "coarse-graining-harmless-for-the-loss": (
+        {"spread": 0.2},
+        {"harm": 3.0, "spread": 0.2},
+        {"harm": 1.0, "spread": 0.5},
+    ),
+}
+
+
+def judgement(name, given, **settings):
+    claim = {claim.id: claim for claim in claims.CLAIMS}[name]
+    config = dataclasses.replace(figure.FIGURE.presets["laptop"], **settings)
+    return judge(
+        claim, synthetic(**given).assign_attrs(config=to_json(config)), figure.FIGURE.minimum
+    )
+
+
+def test_every_claim_has_cases():
+    assert set(CASES) == {claim.id for claim in claims.CLAIMS}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_claim_follows_the_data(name):
+    for given, verdict in zip(CASES[name], (SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE), strict=True):
+        assert judgement(name, given).verdict == verdict, given
+    assert judgement(name, CASES[name][0], num_seeds=4).verdict == INCONCLUSIVE

@@ -1,0 +1,378 @@
+"""figures/optimizer/optimizer_comparison, what it is tuned over, and its claims."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+import xarray as xr
+from scipy import stats
+
+from experiments.core.claims import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, judge
+from experiments.core.config import ConfigError, to_json
+from experiments.core.run import Run
+from experiments.core.stats import mean_interval
+from experiments.core.store import ChunkStore
+from experiments.data import byte_corpus
+from experiments.figures.optimizer.optimizer_comparison import FIGURE
+from experiments.figures.optimizer.optimizer_comparison.claims import (
+    CLAIMS,
+    RECOMMENDED,
+    RIVALS,
+    USEFUL,
+)
+from experiments.figures.optimizer.optimizer_comparison.gains import AXES, analyse
+from experiments.figures.optimizer.optimizer_comparison.grids import Grid, first_few
+from experiments.figures.optimizer.optimizer_comparison.plot import plot
+from experiments.figures.optimizer.optimizer_comparison.run import compute
+from experiments.figures.optimizer.paired_statistics import paired_interval
+from experiments.training.contenders import CONTENDERS, schedule
+from experiments.training.trials import text_trial
+from models.nanogpt import GPTConfig
+from tests.figures.claim_cases import verdicts
+
+LAPTOP = FIGURE.presets["laptop"]
+SMALL = dataclasses.replace(
+    FIGURE.presets["smoke"],
+    model=GPTConfig(vocab_size=256, context=8, num_layers=1, num_heads=1, width=8),
+    num_steps=6,
+    eval_batches=2,
+)
+CORPUS = byte_corpus("text", b"the quick brown fox jumps over the lazy dog. " * 40)
+
+
+def computed(config, folder):
+    data = compute(config, Run(CORPUS, None, ChunkStore(folder)))
+    data.attrs["config"] = to_json(config)
+    return data
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return computed(SMALL, tmp_path_factory.mktemp("comparison"))
+
+
+@pytest.mark.parametrize(
+    ("name", "contender"), [("schedule_free_adamw",) * 2, ("scaled_2", "kadam_2")]
+)
+def test_what_is_tested_is_what_had_the_lowest_validation_loss(data, name, contender):
+    """Trained again outside of the figure, Schedule-free through its averaged parameters."""
+    arm, contender = data.sel(arm=name), CONTENDERS[contender]
+    shape = schedule(contender, SMALL.num_steps, SMALL.warmup_steps, SMALL.final_rate)
+    trial = text_trial(SMALL.model, CORPUS, batch=SMALL.batch, num_steps=6, eval_batches=2)
+    picked = {key: float(arm[key][arm.picked_setting]) for key in ("b1", "b2", "weight_decay")}
+    picked |= {"rate": float(arm.picked_rate)}
+
+    @jax.jit
+    def run(seed):
+        return trial(contender.make(picked, shape), seed, contender.evaluated)
+
+    expected = np.mean([run(seed)["validation"] for seed in SMALL.tuning_seeds])
+    np.testing.assert_allclose(arm.picked_validation, expected, rtol=1e-5)
+    finalists = arm.isel(finalist=arm.finalist_validation.notnull().values)
+    at = {"setting": finalists.finalist_setting, "place": finalists.finalist_place}
+    lowest = np.sort(arm.validation, axis=None)[: finalists.sizes["finalist"]]
+    np.testing.assert_array_equal(
+        arm.validation.isel({k: v.astype(int) for k, v in at.items()}), lowest
+    )
+    for seed in SMALL.seeds:
+        expected = run(seed)["test"].mean()
+        np.testing.assert_allclose(arm.test.sel(seed=seed), expected, rtol=1e-5)
+
+
+def test_every_optimizer_is_tuned_with_as_many_members(data):
+    for losses, number in (("validation", 10), ("finalist_validation", SMALL.num_finalists)):
+        trained = data[losses].notnull().groupby("optimizer").sum(...)
+        assert set(trained.values.tolist()) == {number}
+    assert data.combinations == 10
+    for preset in ("laptop", "paper"):
+        arms = FIGURE.presets[preset].arms
+        sizes = dict.fromkeys((arm.optimizer for arm in arms), 0)
+        for arm in arms:
+            rates = FIGURE.presets[preset].grid(arm.optimizer).rates
+            sizes[arm.optimizer] += len(arm.settings) * len(rates)
+        assert set(sizes.values()) == {100}
+        assert sizes.keys() == {*RIVALS, "kadam"}
+        assert len(arms) == 16
+    assert not {*LAPTOP.tuning_seeds} & {*LAPTOP.seeds}
+
+
+def test_grids_have_what_one_starts_from():
+    for name in RIVALS:
+        usual = CONTENDERS[name].usual
+        settings = LAPTOP.grid(name).settings
+        assert len(set(settings)) == len(settings)
+        b1 = 0.0 if name == "rmsprop" else usual["b1"]
+        assert (b1, usual["b2"]) in {(b1, b2) for b1, b2, _ in settings}
+
+
+def test_gains_are_paired_differences_to_adamw(data):
+    gains = data.test.sel(arm="adamw") - data.test
+    for arm in data.arm.values:
+        np.testing.assert_allclose(data.gain.sel(arm=arm), paired_interval(gains.sel(arm=arm)))
+    np.testing.assert_allclose(data.mean_test[0], mean_interval(data.test[0]))
+    assert np.isnan(data.p_value.sel(arm="adamw"))
+    assert (data.gain_inverse_exp_2 == data.gain.sel(arm="inverse_exp_2")).all()
+
+
+def test_each_optimizer_ends_with_its_lowest_validation_loss(data):
+    for name, arms in data.groupby("optimizer"):
+        picked = arms.isel(arm=arms.picked.values)
+        assert picked.sizes["arm"] == 1
+        assert picked.picked_validation == arms.finalist_validation.min(), name
+    assert data.at_edge.sel(axis="rate").all()  # of two rates
+
+
+def test_everything_is_labelled(data):
+    for variable in data.variables.values():
+        assert variable.attrs["long_name"]
+        assert variable.attrs["units"]
+
+
+def test_plots_are_drawn_from_the_dataset_alone_with_labelled_axes(data):
+    canvases = plot(data)
+    assert canvases.keys() == {"", "rates"}
+    for panel in [panel for canvas in canvases.values() for panel in canvas.axes]:
+        assert panel.get_title(loc="left")
+        assert panel.get_xlabel()
+        assert panel.get_ylabel()
+        assert panel.lines
+    for canvas in canvases.values():
+        canvas.draw_without_rendering()
+
+
+ADAM_ROWS = SMALL.grids.adamw.settings
+
+
+@pytest.mark.parametrize(
+    ("expected", "bad"),
+    [
+        ("optimizers", {"optimizers": ("adamw", "muon")}),
+        ("optimizers", {"optimizers": ("adamw", "kadam", "kadam")}),
+        ("optimizers", {"optimizers": ("adamw", "kadam", "sgd")}),
+        ("ks", {"ks": ()}),
+        ("ks", {"ks": (1, 2)}),
+        ("as many tuning members.*adamw 2 x 5.*kadam 2 x 10", {"ks": (2, 3)}),
+        ("as many tuning members.*adamw 3 x 5", {"adamw": Grid((1.0, 2.0, 4.0), ADAM_ROWS)}),
+        ("as many tuning members.*adamw 2 x 4", {"adamw": Grid((1.0, 2.0), ADAM_ROWS[1:])}),
+        ("grids.adamw.rates", {"adamw": Grid((1.0, 0.5), ADAM_ROWS)}),
+        ("grids.adamw.settings", {"adamw": Grid((1.0, 2.0), (*ADAM_ROWS[1:], (0.9, 1.0, 0.0)))}),
+        ("grids.kadam.settings", {"kadam": Grid((0.5, 1.0), ADAM_ROWS)}),
+        ("warmup_steps", {"warmup_steps": 6}),
+        ("final_rate", {"final_rate": 1.5}),
+        ("learning_rate", {"learning_rate": 0.0}),
+        ("num_seeds", {"num_seeds": 1}),
+        ("eval_batches", {"eval_batches": 0}),
+        ("num_tuning_seeds", {"num_tuning_seeds": 1}),
+        ("num_finalists must be a multiple of 5", {"num_finalists": 6}),
+        ("num_finalists must be a multiple of 5", {"num_finalists": 0}),
+        ("num_finalists must be .* at most 10", {"num_finalists": 15}),
+        ("eps", {"eps": 1e-8}),
+    ],
+)
+def test_a_configuration_that_cannot_be_compared_is_refused(expected, bad):
+    if isinstance(next(iter(bad.values())), Grid):
+        bad = {"grids": dataclasses.replace(SMALL.grids, **bad)}
+    with pytest.raises(ConfigError, match=expected):
+        dataclasses.replace(SMALL, **bad)
+
+
+# Claims
+
+
+def made_up(gains=None, picks="scaled_2", spread=0.0, edges=(), diverged=(), seed=0, config=LAPTOP):
+    """A dataset in which an arm's test loss is 2 less its gain over AdamW, and noise.
+
+    Args:
+      gains: By arm, or by optimizer; 0 for the others.
+      picks: The arm of k-Adam with the lowest validation loss; the others' falls with their gains.
+      spread: Standard deviation of what is added to every seed of every arm.
+      edges: Arms whose learning rate is at an end.
+      diverged: Arms of which a seed diverged.
+      seed: Of the noise.
+      config: With the arms.
+    """
+    gains, arms = gains or {}, config.arms
+    rows = max(len(arm.settings) for arm in arms)
+    validation = np.full((len(arms), rows, 8), np.nan)
+    test = spread * np.random.default_rng(seed).normal(size=(len(arms), config.num_seeds))
+    for place, arm in enumerate(arms):
+        gain = gains.get(arm.name, gains.get(arm.optimizer, 0.0))
+        validation[place, : len(arm.settings)] = 2.0 - gain - 2.0 * (arm.name == picks)
+        test[place] += 2 - gain
+        test[place, 0] = np.inf if arm.name in diverged else test[place, 0]
+    settings = np.where(np.isnan(validation[..., 0]), np.nan, 0.5)
+    names = [arm.name for arm in arms]
+    rates = ("arm", "setting", "place")
+    data = xr.Dataset(
+        {
+            "validation": (rates, validation),
+            "rate": (("arm", "place"), np.tile(2.0 ** np.arange(8), (len(arms), 1))),
+            **{name: (rates[:2], settings.copy()) for name in ("b1", "b2", "weight_decay")},
+            "finalist_validation": (("arm", "finalist"), validation[:, 0, :2]),
+            "picked_setting": ("arm", np.zeros(len(arms), int)),
+            "picked_place": ("arm", np.where(np.isin(names, edges), 0, 3)),
+            "test": (("arm", "seed"), test),
+        },
+        {
+            "arm": names,
+            "optimizer": ("arm", [arm.optimizer for arm in arms]),
+            "setting": np.arange(rows),
+            "seed": np.array(config.seeds),
+        },
+    )
+    return analyse(data).assign_attrs(config=to_json(config))
+
+
+# What supports a claim, what refutes it and what does neither.
+CASES = {
+    "tuned-kadam-beats-tuned-adamw": (
+        {"gains": {"scaled_2": 2 * USEFUL}},
+        {"gains": {"scaled_2": USEFUL / 2, RECOMMENDED: 1.0}},
+        {"spread": 1.0},
+    ),
+    "two-adam-beats-tuned-adamw": (
+        {"gains": {RECOMMENDED: 2 * USEFUL}},
+        {"gains": {RECOMMENDED: USEFUL / 2, "scaled_2": 1.0}},
+        {"spread": 1.0},
+    ),
+    "two-adam-is-the-best-kadam": (
+        {"gains": {RECOMMENDED: 0.001, "muon": 1.0}},
+        {"gains": {"root_3": 0.001}, "picks": "root_3"},
+        {"gains": {RECOMMENDED: 0.1}, "spread": 1.0},
+    ),
+    "tuned-kadam-beats-the-best-rival": (
+        {"gains": {"scaled_2": 0.4, "muon": 0.3}},
+        {"gains": {"scaled_2": 0.3, "muon": 0.4}},
+        {"gains": {"scaled_2": 0.3, "muon": 0.3}, "spread": 1.0},
+    ),
+    "some-kadam-beats-tuned-adamw": (
+        {"gains": {"naive_3": 0.1}, "spread": 0.01},
+        {"gains": {"kadam": -0.1, "muon": 1.0}, "spread": 0.01},
+        {"spread": 1.0},
+    ),
+}
+ROWS = {claim.id: claim for claim in CLAIMS}
+
+
+def judged(name, **given):
+    return judge(ROWS[name], made_up(**given), FIGURE.minimum)
+
+
+def test_every_claim_has_cases():
+    assert CASES.keys() == ROWS.keys()
+
+
+@pytest.mark.parametrize(
+    ("claim", "given", "verdict"), verdicts(CLAIMS, CASES), ids=lambda x: getattr(x, "id", None)
+)
+def test_a_claim_follows_the_data_and_is_never_decided_below_the_minimum(claim, given, verdict):
+    judgement = judged(claim.id, **given)
+    assert judgement.verdict == verdict, judgement.estimate
+    judgement = judged(claim.id, **given, config=dataclasses.replace(LAPTOP, num_seeds=9))
+    assert judgement.verdict == INCONCLUSIVE
+    assert "num_seeds=9 < 10" in judgement.remark
+
+
+@pytest.mark.parametrize(
+    ("name", "rival", "arm", "neither"),
+    [
+        ("tuned-kadam-beats-tuned-adamw", "adamw", "scaled_2", "nadamw"),
+        ("two-adam-beats-tuned-adamw", "adamw", RECOMMENDED, "scaled_2"),
+        ("two-adam-is-the-best-kadam", "root_3", RECOMMENDED, "adamw"),
+        ("tuned-kadam-beats-the-best-rival", "lion", "root_3", None),
+        ("some-kadam-beats-tuned-adamw", "adamw", "root_3", "muon"),
+    ],
+)
+def test_a_rate_at_an_end_leaves_open_how_much_better_an_arm_is(name, rival, arm, neither):
+    better, worse, _ = CASES[name]
+    assert judged(name, **better, edges=[rival]).verdict == INCONCLUSIVE
+    assert judged(name, **better, edges=[arm, neither]).verdict == SUPPORTED
+    assert judged(name, **worse, edges=[arm]).verdict == INCONCLUSIVE
+    assert judged(name, **worse, edges=[rival, neither]).verdict == NOT_SUPPORTED
+
+
+def test_an_arm_that_diverged_is_no_best():
+    given = {"gains": {"naive_3": 0.1, "scaled_3": 9.0}, "spread": 0.01}
+    name = "some-kadam-beats-tuned-adamw"
+    assert judged(name, **given, diverged=["scaled_3"]).estimate.value < 1
+    assert judged(name, **given, diverged=["adamw"]).verdict == INCONCLUSIVE
+    data = made_up(**given, diverged=["scaled_3"])
+    assert data.p_value.sel(arm="scaled_3") == 1
+    canvas = plot(data)[""]
+    canvas.draw_without_rendering()
+
+
+def test_without_all_rivals_the_best_of_them_is_not_known():
+    config = dataclasses.replace(LAPTOP, optimizers=("adamw", "muon", "kadam"))
+    given = CASES["tuned-kadam-beats-the-best-rival"][0]
+    judgement = judged("tuned-kadam-beats-the-best-rival", **given, config=config)
+    assert judgement.verdict == INCONCLUSIVE
+    given = CASES["tuned-kadam-beats-tuned-adamw"][0]
+    assert judged("tuned-kadam-beats-tuned-adamw", **given, config=config).verdict == SUPPORTED
+
+
+def test_without_all_ks_the_best_of_them_is_not_known():
+    config = dataclasses.replace(LAPTOP, ks=(2,), grids=first_few(LAPTOP.grids, 10, 5))
+    given = CASES["two-adam-is-the-best-kadam"][0]
+    judgement = judged("two-adam-is-the-best-kadam", **given, config=config)
+    assert judgement.verdict == INCONCLUSIVE
+
+
+def test_of_several_arms_the_one_with_the_lowest_validation_loss_counts():
+    data = made_up({"lion": 0.2, "muon": 0.3})
+    data.picked_validation.loc[{"arm": "lion"}] = 0.0
+    value = ROWS["tuned-kadam-beats-the-best-rival"].statistic(data).value
+    assert value == pytest.approx(-0.2)  # Lion's, though Muon's test loss is lower
+
+
+@pytest.mark.parametrize(
+    ("axis", "tried", "place", "at_edge"),
+    [
+        ("b1", [0.0, 0.5, 0.9], 0, False),  # without any average there is nothing beyond
+        ("b1", [0.3, 0.5, 0.9], 0, True),
+        ("b2", [0.9, 0.99, 0.999], 1, False),
+        ("b2", [0.9, 0.99, 0.999], 2, True),
+        ("b2", [0.9, 0.99, np.nan], 1, True),
+        ("weight_decay", [0.0, 0.1, 1.0], 0, False),
+        ("weight_decay", [0.01, 0.1, 1.0], 0, True),
+        ("weight_decay", [0.1, 0.1, 0.1], 0, False),  # never varied
+    ],
+)
+def test_an_optimum_at_an_end_of_any_axis_is_flagged_and_named(axis, tried, place, at_edge):
+    data = made_up()
+    data[axis][0, :3] = tried
+    data[axis][0, 3:] = np.nan
+    data["picked_setting"][0] = place
+    data = analyse(data)
+    assert data.at_edge.sel(axis=axis)[0] == at_edge
+    assert data.at_edge.sum() == at_edge
+    assert (f"adamw ({AXES[axis]})" in data.note) == at_edge
+
+
+def test_neighbours_along_an_axis_have_the_other_decay_as_picked():
+    """γ was tried below at another β alone."""
+    data = made_up()
+    data["b1"][0, :4] = [0.5, 0.8, 0.9, 0.9]
+    data["b2"][0, :4] = [0.9, 0.95, 0.95, 0.99]
+    data["b1"][0, 4:] = data["b2"][0, 4:] = np.nan
+    data["picked_setting"][0] = 1
+    assert analyse(data).at_edge[0].to_series().to_dict() == {
+        "rate": False,
+        "b1": True,
+        "b2": True,
+        "weight_decay": False,
+    }
+
+
+def test_the_largest_gain_is_significant_where_holms_procedure_begins():
+    """The interval excludes 0 if and only if Bonferroni's p-value over all gains is below 0.05."""
+    claim, seen = ROWS["some-kadam-beats-tuned-adamw"], set()
+    for seed in range(12):
+        data = made_up({"kadam": 0.8}, spread=1.0, seed=seed)
+        gains = data.test.sel(arm="adamw") - data.test.sel(arm=data.optimizer == "kadam")
+        tests = stats.ttest_1samp(gains.transpose("arm", "seed"), 0, axis=1)
+        best = (tests.pvalue[tests.statistic > 0] * 15).min(initial=1)
+        seen.add(best < 0.05)
+        assert (claim.statistic(data).low > 0) == (best < 0.05)
+    assert seen == {True, False}

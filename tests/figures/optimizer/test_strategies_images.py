@@ -1,0 +1,109 @@
+"""figures/optimizer/strategies_images."""
+
+import dataclasses
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from experiments.core.config import to_json
+from experiments.core.run import Run
+from experiments.core.store import ChunkStore
+from experiments.data.images import Images, load_images
+from experiments.data.loading import Data
+from experiments.figures.optimizer import strategies_images
+from experiments.figures.optimizer.strategies_images import FIGURE
+from experiments.figures.optimizer.strategies_images.plot import plot
+from experiments.figures.optimizer.strategies_images.run import Config, compute
+from experiments.training.tasks import Task, image_problem
+from experiments.training.train import train_member
+from experiments.training.trials import image_trial
+from models.cnn import CNNConfig
+from tests.training.toy import valley
+
+CONFIG = Config(
+    model=CNNConfig(width=1 / 64),
+    batch=4,
+    num_steps=3,
+    warmup_steps=1,
+    num_seeds=2,
+    ks=(1, 2),
+    rates=(1.0, 10.0),
+    decays=("coupled",),
+)
+
+
+@pytest.fixture(scope="module")
+def images():
+    """Few of the digits: training takes what it likes, a split has one batch."""
+    full = load_images("digits", cache=Path("unused"))
+
+    def few(split):
+        return Images(split.pixels[:100], split.labels[:100], split.mean, split.std)
+
+    heldout = {name: few(split) for name, split in full.heldout.items()}
+    return Data(full.name, full.sha256, few(full.train), heldout, full.info)
+
+
+def test_a_trial_is_judged_on_every_image_of_both_splits(images):
+    optimizer = optax.sgd(1e-2)  # Adam blows rounding errors up
+    trial = image_trial(CONFIG.model, images, batch=CONFIG.batch, num_steps=CONFIG.num_steps)
+    found = jax.jit(lambda seed: trial(optimizer, seed))(3)
+    problem = image_problem(CONFIG.model)
+
+    def sample(key):
+        return jax.tree.map(
+            lambda leaf: jnp.asarray(leaf)[jax.random.randint(key, (4,), 0, 100)],
+            images.train[np.arange(100)],
+        )
+
+    task = Task(problem.init, sample, problem.loss, sample, problem.loss)
+    result = jax.jit(lambda: train_member(task, optimizer, seed=3, num_steps=CONFIG.num_steps))()
+    metrics = jax.jit(problem.metrics)
+    for name, split in images.heldout.items():
+        batch = split[np.arange(100)]
+        sums = metrics(result.params, result.state, batch, jnp.full(100, 0.01))
+        error = found["test"].mean() if name == "test" else found["validation"]
+        np.testing.assert_allclose(error, 100 * (1 - sums["accuracy"]), rtol=1e-5)
+        if name == "validation":
+            np.testing.assert_allclose(found["validation_loss"], sums["loss"], rtol=2e-3)
+    assert set(np.unique(found["test"])) <= {0.0, 100.0}
+
+
+def test_the_figure_says_how_coarse_its_test_is(images, tmp_path, monkeypatch):
+    monkeypatch.setattr(strategies_images.run, "image_trial", lambda model, images, **_: hundred)
+    data = compute(CONFIG, Run(None, None, ChunkStore(tmp_path), images=images))
+    data.attrs["config"] = to_json(CONFIG)
+    assert data.test.shape == (6, 2, 100)
+    assert data.attrs["note"].startswith("100 test images: one of them is 1 points")
+    for variable in data.variables.values():
+        assert variable.attrs["long_name"]
+        assert variable.attrs["units"]
+    canvas = plot(data)[""]
+    assert canvas.get_supxlabel() == data.attrs["note"]
+
+
+def hundred(optimizer, seed):
+    """A trial on a hundred examples."""
+    found = valley(optimizer, seed)
+    return {**found, "test": jnp.tile(found["test"], 25)}
+
+
+@pytest.mark.parametrize(
+    "bad", [{"batch": 0}, {"num_steps": 0}, {"warmup_steps": 3}, {"learning_rate": 0.0}]
+)
+def test_a_configuration_that_cannot_be_computed_is_refused(bad):
+    (name,) = bad
+    with pytest.raises(ValueError, match=name):
+        dataclasses.replace(CONFIG, **bad)
+
+
+def test_the_paper_preset_is_the_papers_sweep():
+    config = FIGURE.presets["paper"]
+    np.testing.assert_allclose(config.learning_rates, [6e-5, 1e-4, 3e-4, 6e-4, 1e-3, 3e-3])
+    assert config.weight_decays == (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
+    assert config.ks == tuple(range(1, 11))
+    assert config.num_steps * config.batch == pytest.approx(100 * 45_000, rel=1e-4)

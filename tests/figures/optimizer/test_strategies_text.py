@@ -1,0 +1,80 @@
+"""figures/optimizer/strategies_text."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from experiments.core.config import to_json
+from experiments.core.run import Run
+from experiments.core.store import ChunkStore
+from experiments.data import byte_corpus, sample_batch
+from experiments.figures.optimizer import strategies_text
+from experiments.figures.optimizer.strategies_text import FIGURE
+from experiments.figures.optimizer.strategies_text.plot import plot
+from experiments.figures.optimizer.strategies_text.run import Config, compute
+from experiments.training.tasks import language_task
+from experiments.training.train import train_member
+from experiments.training.trials import text_trial
+from models.nanogpt import GPTConfig
+from tests.training.toy import valley
+
+CONFIG = Config(
+    model=GPTConfig(vocab_size=256, context=8, num_layers=1, num_heads=2, width=8, dropout=0.1),
+    batch=2,
+    num_steps=6,
+    num_seeds=2,
+    ks=(1, 2),
+    rates=(1.0, 10.0),
+    eval_batches=3,
+)
+CORPUS = byte_corpus("text", b"the quick brown fox jumps over the lazy dog. " * 40)
+
+
+def test_a_trial_is_judged_on_both_halves_of_the_heldout_text():
+    optimizer = optax.adamw(1e-2, weight_decay=0.1)
+    trial = text_trial(
+        CONFIG.model, CORPUS, batch=CONFIG.batch, num_steps=CONFIG.num_steps, eval_batches=3
+    )
+    found = jax.jit(lambda seed: trial(optimizer, seed))(3)
+    task = language_task(CONFIG.model, CORPUS, CONFIG.batch)
+    result = train_member(task, optimizer, seed=3, num_steps=CONFIG.num_steps)
+    evaluate = jax.jit(task.evaluate)
+    middle = len(CORPUS.tokens_heldout) // 2
+    halves = CORPUS.tokens_heldout[:middle], CORPUS.tokens_heldout[middle:]
+    keys = jax.random.split(jax.random.key(0), CONFIG.eval_batches)
+    validation, test = (
+        [evaluate(result.params, result.state, sample_batch(half, key, 2, 8)) for key in keys]
+        for half in map(jax.numpy.asarray, halves)
+    )
+    np.testing.assert_allclose(found["test"], test, rtol=1e-5)
+    np.testing.assert_allclose(found["validation"], np.mean(validation), rtol=1e-5)
+
+
+def test_the_figure_is_computed_labelled_and_drawn(tmp_path, monkeypatch):
+    monkeypatch.setattr(strategies_text.run, "text_trial", lambda model, corpus, **_: valley)
+    data = compute(CONFIG, Run(CORPUS, None, ChunkStore(tmp_path)))
+    data.attrs["config"] = to_json(CONFIG)
+    assert data.test.shape == (6, 2, 4)
+    assert data.arm.values.tolist()[0] == "adam"
+    assert np.isfinite(data.test).all()
+    for variable in data.variables.values():
+        assert variable.attrs["long_name"]
+        assert variable.attrs["units"]
+    assert plot(data).keys() == {"", "rates"}
+
+
+def test_a_corpus_and_two_batches_are_needed(tmp_path):
+    with pytest.raises(ValueError, match="corpus"):
+        compute(CONFIG, Run(None, None, ChunkStore(tmp_path)))
+    with pytest.raises(ValueError, match="eval_batches"):
+        dataclasses.replace(CONFIG, eval_batches=1)
+
+
+def test_the_paper_preset_is_the_papers_sweep():
+    config = FIGURE.presets["paper"]
+    np.testing.assert_allclose(config.learning_rates, [1e-5, 5e-5, 1e-4, 5e-4, 1e-3])
+    assert config.ks == (1, 2, 3, 4, 5)
+    assert (config.b2, config.b1) == (0.999, 0.9)

@@ -1,0 +1,365 @@
+"""figures/optimizer/strategy_comparison.py: tuning, intervals, plots, claims on its datasets."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import xarray as xr
+
+from experiments.core.claims import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, judge
+from experiments.core.config import to_json
+from experiments.core.run import Run
+from experiments.core.store import ChunkStore
+from experiments.figures.optimizer import strategies_images, strategies_text
+from experiments.figures.optimizer.plot import plot
+from experiments.figures.optimizer.strategy_comparison import (
+    ADAM,
+    analyse,
+    choose,
+    compare,
+    crossed_interval,
+    label,
+    make_optimizer,
+)
+from kadam_jax.optimizer import kadam
+from kadam_jax.strategies import STRATEGIES
+from tests.figures.claim_cases import CLAIMS
+
+FIGURES = {"text": strategies_text.FIGURE, "images": strategies_images.FIGURE}
+CONFIG = dataclasses.replace(
+    strategies_text.FIGURE.presets["smoke"],
+    ks=(1, 3),
+    rates=(0.1, 1.0, 10.0),
+    weight_decays=(0.0, 0.5),
+    decays=("decoupled", "coupled"),
+    num_seeds=3,
+    learning_rate=1e-2,
+)
+NUM_STEPS = 6
+
+
+# The optimizer
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("coupled", [False, True])
+def test_the_optimizer_is_kadam(strategy, coupled):
+    config = dataclasses.replace(CONFIG, ks=(1, 3))
+    b1, b2 = (STRATEGIES[strategy](b, 3) for b in (config.b1, config.b2))
+    member = {"b1": b1, "b2": b2, "rate": 1e-2, "weight_decay": 0.1, "coupled": float(coupled)}
+    schedule = optax.linear_schedule(0.0, 1.0, 4)
+    ours = make_optimizer(3, member, 1e-30, schedule)
+    theirs = kadam(
+        lambda count: 1e-2 * schedule(count),
+        3,
+        config.b1,
+        config.b2,
+        strategy=strategy,
+        weight_decay=0.1,
+        coupled=coupled,
+    )
+    params = jnp.array([1.0, -2.0])
+    grads = jnp.asarray(np.random.default_rng(0).normal(size=(9, 2)), jnp.float32)
+
+    def run(optimizer):
+        def step(carry, grad):
+            params, state = carry
+            updates, state = optimizer.update(grad, state, params)
+            params = optax.apply_updates(params, updates)
+            return (params, state), params
+
+        return jax.lax.scan(step, (params, optimizer.init(params)), grads)[1]
+
+    np.testing.assert_allclose(run(ours), run(theirs), rtol=2e-6)
+
+
+# Sweeps
+
+
+def quadratic(optimizer, seed):
+    """Trains towards a point that the seed moves."""
+    goal = 1 + 0.1 * jax.random.normal(jax.random.key(seed), (4,))
+
+    def step(carry, _):
+        params, state = carry
+        updates, state = optimizer.update(params - goal, state, params)
+        return (optax.apply_updates(params, updates), state), None
+
+    params = jnp.zeros(4)
+    (params, _), _ = jax.lax.scan(step, (params, optimizer.init(params)), length=NUM_STEPS)
+    test = (params - goal) ** 2
+    return {"validation": test.mean(), "validation_loss": test.mean(), "test": test}
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    store = ChunkStore(tmp_path_factory.mktemp("chunks"))
+    return compare(CONFIG, Run(None, None, store), quadratic, optax.constant_schedule(1.0))
+
+
+@pytest.fixture(scope="module")
+def data(compared):
+    dataset = analyse(CONFIG, *compared, "test error", "%")
+    dataset.attrs["config"] = to_json(CONFIG)
+    return dataset
+
+
+def test_members_are_trained_as_they_are_labelled(compared):
+    swept, fresh = compared
+    assert swept.arm.values.tolist() == [ADAM, *[f"{name}_3" for name in STRATEGIES]]
+    for arm, decay, weight_decay, rate in [
+        (ADAM, "coupled", 0.5, 1e-3),
+        ("exp_3", "decoupled", 0.5, 1e-1),
+        ("root_3", "coupled", 0.5, 1e-2),
+    ]:
+        strategy, k = ("exp", 1) if arm == ADAM else (arm.removesuffix("_3"), 3)
+        optimizer = kadam(
+            rate, k, strategy=strategy, weight_decay=weight_decay, coupled=decay == "coupled"
+        )
+        at = swept.sel(arm=arm, decay=decay, weight_decay=weight_decay).sel(
+            rate=rate, method="nearest"
+        )
+        np.testing.assert_allclose(at.test, quadratic(optimizer, 0)["test"], rtol=1e-5)
+    best = choose(swept).sel(arm="scaled_3")
+    optimizer = kadam(
+        best.chosen_rate.item(),
+        3,
+        strategy="scaled",
+        weight_decay=best.chosen_weight_decay.item(),
+        coupled=best.chosen_decay.item() == "coupled",
+    )
+    assert fresh.seed.values.tolist() == [1, 2, 3]
+    for seed in (1, 3):
+        expected = quadratic(optimizer, seed)["test"]
+        np.testing.assert_allclose(fresh.test.sel(arm="scaled_3", seed=seed), expected, rtol=1e-5)
+
+
+def made_up_sweep(validation, loss):
+    dims = ("arm", "decay", "weight_decay", "rate")
+    return xr.Dataset(
+        {"validation": (dims, validation), "validation_loss": (dims, loss)},
+        {
+            "arm": np.arange(len(validation)),
+            "decay": ["decoupled", "coupled"],
+            "weight_decay": [0.1, 0.2, 0.3],
+            "rate": [1.0, 2.0, 3.0, 4.0],
+        },
+    )
+
+
+def test_the_lowest_validation_is_chosen_then_the_lowest_loss_and_edges_are_flagged():
+    random = np.random.default_rng(0)
+    validation, loss = random.integers(0, 3, (50, 2, 3, 4)) / 10, random.normal(size=(50, 2, 3, 4))
+    validation[0] = np.nan
+    validation[1, 0, 0] = np.nan
+    swept = made_up_sweep(validation, loss)
+    best = choose(swept)
+    for place, arm in enumerate(validation[1:], 1):
+        tied = arm == np.nanmin(arm)
+        decay, weight_decay, rate = np.argwhere(
+            tied & (loss[place] == loss[place][tied].min())
+        ).ravel()
+        at = best.isel(arm=place)
+        assert at.chosen_decay == swept.decay[decay]
+        assert at.chosen_weight_decay == swept.weight_decay[weight_decay]
+        assert at.chosen_rate == swept.rate[rate]
+        assert at.rate_at_edge == (rate in (0, 3))
+
+
+def test_the_papers_statistic_is_the_best_of_the_sweep_on_the_test_split(compared, data):
+    swept, fresh = compared
+    tests = swept.test.mean("example").min(["rate", "weight_decay"])
+    np.testing.assert_allclose(data.best_swept, tests)
+    gain = fresh.test.sel(arm=ADAM) - fresh.test.sel(arm="exp_3")
+    assert data.gain_exp_3[0] == pytest.approx(gain.mean().item())
+    np.testing.assert_allclose(
+        data.optimism, fresh.test.mean(["seed", "example"]) - tests.min("decay"), atol=1e-6
+    )
+
+
+# Intervals
+
+
+@pytest.mark.parametrize("scales", [(1.0, 0.1, 0.1), (0.1, 3.0, 1.0), (0.3, 1.0, 5.0)])
+def test_intervals_cover_other_seeds_and_other_examples(scales):
+    """Nineteen of twenty, or more where what both share is counted twice."""
+    random = np.random.default_rng(0)
+    of_seed, of_example, of_both = scales
+    covered = []
+    for _ in range(400):
+        values = (
+            of_seed * random.normal(size=(5, 1))
+            + of_example * random.normal(size=(1, 40))
+            + of_both * random.normal(size=(5, 40))
+        )
+        _, low, high = crossed_interval(xr.DataArray(values, dims=("seed", "example")))
+        covered.append(low <= 0 <= high)
+    assert np.mean(covered) > 0.92
+
+
+def test_what_is_not_finite_has_no_interval():
+    values = xr.DataArray(np.ones((3, 4)), dims=("seed", "example"))
+    values[0, 0] = np.nan
+    assert np.isnan(crossed_interval(values)).all()
+
+
+# Datasets and plots
+
+
+def test_everything_is_labelled(data):
+    for variable in data.variables.values():
+        assert variable.attrs["long_name"]
+        assert variable.attrs["units"]
+    assert data.test.attrs["units"] == "%"
+
+
+def test_plots_are_drawn_from_the_dataset_alone_with_labelled_axes(data):
+    canvases = plot(data)
+    for panel in [panel for canvas in canvases.values() for panel in canvas.axes]:
+        assert panel.get_title(loc="left")
+        assert panel.get_xlabel()
+        assert panel.lines
+    for canvas in canvases.values():
+        canvas.draw_without_rendering()
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"ks": (2, 3)},
+        {"ks": (1,)},
+        {"ks": (1, 3, 2)},
+        {"b1": 1.0},
+        {"rates": (1.0,)},
+        {"rates": (1.0, 0.1)},
+        {"weight_decays": ()},
+        {"weight_decays": (-1.0,)},
+        {"decays": ()},
+        {"decays": ("coupled", "coupled")},
+        {"num_seeds": 1},
+    ],
+)
+def test_a_configuration_that_cannot_be_compared_is_refused(bad):
+    (name,) = bad
+    for figure in FIGURES.values():
+        with pytest.raises(ValueError, match=name):
+            dataclasses.replace(figure.presets["smoke"], **bad)
+
+
+# Claims
+
+
+def made_up(task, levels=None, spread=0.0, edges=(), **settings):
+    """A dataset in which an arm's test is 10 less the gain of its strategy, the same at every k.
+
+    Args:
+      task: Whose figure it is.
+      levels: Gains over Adam by strategy, or by arm.
+      spread: Standard deviation of what is added to every seed of every arm.
+      edges: Arms whose learning rate is at an edge.
+      settings: Of the configuration, if they are not the laptop's.
+    """
+    config = dataclasses.replace(FIGURES[task].presets["laptop"], **settings)
+    gains = {"inverse_exp": 2.0, "exp": 1.0, "scaled": 0.5, "naive": -5.0, "root": -1.0}
+    gains |= {"inverse_exp_2": 3.0} | (levels or {})
+    arms = [label(*arm) for arm in config.arms]
+    strategies, ks = zip(*config.arms, strict=True)
+    test = np.zeros((len(arms), config.num_seeds, 6))
+    random = np.random.default_rng(0)
+    for place, (arm, strategy) in enumerate(zip(arms, strategies, strict=True)):
+        noise = spread * random.normal(size=config.num_seeds)
+        test[place] = 10 - gains.get(arm, gains.get(strategy, 0.0)) + noise[:, None]
+    data = xr.Dataset(
+        {
+            "test": (("arm", "seed", "example"), test),
+            "rate_at_edge": ("arm", np.isin(arms, list(edges))),
+        },
+        {
+            "arm": arms,
+            "strategy": ("arm", list(strategies)),
+            "k": ("arm", list(ks)),
+            "seed": np.array(config.seeds),
+        },
+    )
+    data.attrs["config"] = to_json(config)
+    return data
+
+
+# What supports a claim, what refutes it and what does neither: levels and spread.
+WORSE = {"inverse_exp": -1.0, "inverse_exp_2": -1.0, "exp": -1.0, "scaled": -1.0}
+CASES = {
+    "two-adam-is-best": ({}, {"levels": {"exp": 4.0}}, {"spread": 5.0}),
+    "two-adam-beats-adam": ({}, {"levels": WORSE}, {"spread": 5.0}),
+    "k-adam-beats-adam": ({}, {"levels": WORSE}, {"spread": 9.0}),
+    "naive-is-bad": ({}, {"levels": {"naive": 0.1}}, {"levels": {"naive": 2.0}, "spread": 2.0}),
+    "root-is-bad": ({}, {"levels": {"root": 0.1}}, {"spread": 9.0}),
+}
+ROWS = {f"{name}-on-{task}": (task, case) for task in FIGURES for name, case in CASES.items()}
+CLAIMS_HERE = {claim.id: claim for claim in CLAIMS if claim.figure.startswith("strategies_")}
+
+
+def judged(name, **given):
+    task, _ = ROWS[name]
+    return judge(CLAIMS_HERE[name], made_up(task, **given), FIGURES[task].minimum)
+
+
+def test_every_claim_has_cases():
+    assert ROWS.keys() == CLAIMS_HERE.keys()
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_claim_follows_the_data_and_is_never_decided_at_smoke_scale(name):
+    verdicts = (SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE)
+    for given, verdict in zip(ROWS[name][1], verdicts, strict=True):
+        judgement = judged(name, **given)
+        assert judgement.verdict == verdict, judgement.estimate
+        judgement = judged(name, num_seeds=4, **given)
+        assert judgement.verdict == INCONCLUSIVE
+        assert "num_seeds=4 < 5" in judgement.remark
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "edge", "verdict"),
+    [
+        ("two-adam-is-best", {}, "exp_2", INCONCLUSIVE),
+        ("two-adam-is-best", {}, "inverse_exp_2", SUPPORTED),
+        ("two-adam-is-best", {"levels": {"exp": 4.0}}, "exp_2", NOT_SUPPORTED),
+        ("two-adam-is-best", {"levels": {"exp": 4.0}}, "inverse_exp_2", INCONCLUSIVE),
+        ("two-adam-beats-adam", {}, ADAM, INCONCLUSIVE),
+        ("two-adam-beats-adam", {"levels": WORSE}, "inverse_exp_2", INCONCLUSIVE),
+        ("naive-is-bad", {}, "naive_4", INCONCLUSIVE),
+        ("naive-is-bad", {}, "exp_4", SUPPORTED),
+        ("root-is-bad", {}, "root_4", INCONCLUSIVE),
+    ],
+)
+def test_an_optimum_at_an_edge_leaves_open_how_much_better_it_is(name, given, edge, verdict):
+    for task in FIGURES:
+        assert judged(f"{name}-on-{task}", edges=[edge], **given).verdict == verdict
+
+
+def test_rivals_are_chosen_on_the_other_seeds():
+    """Equal arms whose luck changes with the seed: the best of them is no better than one."""
+    random = np.random.default_rng(0)
+    values = []
+    for _ in range(60):
+        data = made_up("images", dict.fromkeys(WORSE | {"naive": 0, "root": 0}, 0.0))
+        data["test"] = data.test + xr.DataArray(
+            random.normal(size=data.test.shape), dims=data.test.dims
+        )
+        values.append(CLAIMS_HERE["k-adam-beats-adam-on-images"].statistic(data).value)
+    assert abs(np.mean(values)) < 3 * np.std(values) / np.sqrt(60)
+
+
+def test_a_narrow_network_says_nothing_of_cifar10():
+    narrow = judged("root-is-bad-on-images", dataset="cifar-10-batches-bin")
+    assert narrow.verdict == INCONCLUSIVE
+    model = dataclasses.replace(FIGURES["images"].presets["laptop"].model, width=1 / 8)
+    wide = judged("root-is-bad-on-images", dataset="cifar-10-batches-bin", model=model)
+    assert wide.verdict == SUPPORTED
+
+
+def test_without_k_above_2_naive_is_not_judged():
+    assert judged("naive-is-bad-on-text", ks=(1, 2)).verdict == INCONCLUSIVE

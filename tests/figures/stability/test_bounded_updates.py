@@ -1,0 +1,162 @@
+"""figures/stability/bounded_updates and its claims."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from experiments.core.claims import INCONCLUSIVE, judge
+from experiments.core.config import to_json
+from experiments.core.run import Run
+from experiments.core.store import ChunkStore
+from experiments.data import byte_corpus
+from experiments.figures.stability.bounded_updates import FIGURE
+from experiments.figures.stability.bounded_updates.claims import CLAIMS
+from experiments.figures.stability.bounded_updates.plot import plot
+from experiments.figures.stability.bounded_updates.run import (
+    Config,
+    analyse,
+    compute,
+    exponents,
+    log_square_root_bound,
+    precision_change,
+)
+from kadam_jax.stability import exact_max_update_bound, max_update_bound
+from models.nanogpt import GPTConfig
+from tests.figures.claim_cases import assert_follows, verdicts
+
+CONFIG = Config(
+    model=GPTConfig(vocab_size=256, context=8, num_layers=1, num_heads=1, width=8, dropout=0.1),
+    batch=2,
+    num_steps=110,
+    num_seeds=2,
+    num_boundary=3,
+    num_inside=2,
+)
+LAPTOP = FIGURE.presets["laptop"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    corpus = byte_corpus("text", b"the quick brown fox jumps over the lazy dog. " * 40)
+    dataset = compute(CONFIG, Run(corpus, None, ChunkStore(tmp_path_factory.mktemp("chunks"))))
+    dataset.attrs["config"] = to_json(CONFIG)
+    return dataset
+
+
+# The points and their bounds
+
+
+def test_points_lie_on_the_boundary_and_inside():
+    b1, b2 = LAPTOP.points
+    C = 2 / b1.astype(float) - 1 / b2.astype(float) - 1
+    on = LAPTOP.curves == "B₀"
+    assert on.sum() == 11
+    assert abs(C[on]).max() < 1e-6
+    assert (np.diff(C[~on]) < 0).all()
+    assert 0 < C[-1] < 0.03
+    assert (b1[on.sum()], b2[on.sum()]) == (np.float32(0.9), np.float32(0.999))
+    constant = 2 * b2[~on].astype(float) ** 3 + b1[~on].astype(float) ** 3
+    np.testing.assert_allclose(constant, constant[0], rtol=1e-6)
+
+
+def test_the_square_root_form_is_theorem_1_on_the_boundary(x64):
+    n, b1, b2 = np.arange(50), np.array([2 / 3, 0.8]), np.array([0.5, 2 / 3])
+    ours = np.exp(log_square_root_bound(b1, b2, 50))
+    limit = max_update_bound(n, b1[:, None], b2[:, None] * (1 + 1e-13), form="integral")
+    np.testing.assert_allclose(ours, limit, rtol=1e-9, atol=1e-12)
+
+
+def test_on_the_boundary_the_supremum_tends_to_that_without_momentum(x64):
+    b2 = np.linspace(0.01, 0.99, 21)
+    b1 = 2 * b2 / (1 + b2)
+    np.testing.assert_allclose(exact_max_update_bound(np.inf, b1, b2), (1 - b2) ** -0.5, rtol=1e-9)
+
+
+def test_the_supremum_is_continuous_through_the_boundary():
+    assert precision_change(np.array([0.1, 0.5, 0.9]), 1000) < 0.01
+
+
+@pytest.mark.parametrize("p", [0.0, 0.5, -0.3])
+def test_a_power_of_n_has_its_exponent_whatever_its_factor(p):
+    n = np.arange(300.0)
+    with np.errstate(divide="ignore"):
+        updates = np.stack([2 * n**p, 5 * n**p])
+    np.testing.assert_allclose(exponents(updates, 100), [p, p], atol=1e-12)
+
+
+# The dataset of a tiny, real run
+
+
+def test_everything_is_labelled_and_members_keep_to_the_supremum(data):
+    for variable in data.variables.values():
+        assert {"long_name", "units"} <= variable.attrs.keys()
+    assert data.max_update.dims == ("point", "seed", "step")
+    assert data.exact_ratio.max() < 1 + 1e-5
+    np.testing.assert_allclose(data.max_update.isel(step=0), 1, rtol=1e-6)
+    assert (data.loss.isel(seed=0) != data.loss.isel(seed=1)).all()
+
+
+def test_numbers_are_what_they_are_called(data):
+    on = data.isel(point=data.curve.values == "B₀")
+    ratio = on.max_update / np.exp(on.log_paper_bound)
+    np.testing.assert_allclose(
+        on.paper_ratio, ratio.isel(step=slice(1, None)).max("step"), rtol=1e-5
+    )
+    above = [
+        n for n in range(1, 110) if (on.max_update[..., n] > np.exp(on.log_paper_bound[:, n])).any()
+    ]
+    assert data.last_above_square_root == max(above, default=0)
+    largest = data.max_update.values[:3, :, 100:].max((0, 2)).mean()
+    assert data.boundary_largest[0] == pytest.approx(largest)
+
+
+def test_plots_are_drawn_from_the_dataset_alone_with_labelled_axes(data):
+    pages = plot(data)
+    assert set(pages) == {"boundary", "inside_b_plus"}
+    for canvas in pages.values():
+        panels = [panel for panel in canvas.axes if panel.lines]
+        assert len(panels) >= 3
+        for panel in panels:
+            assert panel.get_xlabel()
+            assert panel.get_ylabel()
+            assert panel.get_title(loc="left")
+
+
+@pytest.mark.parametrize("bad", [{"num_boundary": 0}, {"num_inside": 0}, {"num_steps": 100}])
+def test_a_configuration_that_cannot_be_computed_is_refused(bad):
+    (name,) = bad
+    with pytest.raises(ValueError, match=name):
+        dataclasses.replace(CONFIG, **bad)
+
+
+# Claims
+
+
+def synthetic(power=0.0, noise=0.0, scale=0.5):
+    """‖u_n‖∞ = scale n^power, a power that differs between seeds by `noise`."""
+    num_points = LAPTOP.num_boundary + LAPTOP.num_inside
+    n = np.arange(LAPTOP.num_steps)
+    powers = power + noise * np.linspace(-1, 1, LAPTOP.num_seeds)
+    updates = scale * np.maximum(n, 1.0) ** powers[:, None]
+    updates = np.broadcast_to(updates, (num_points, *updates.shape))
+    data = analyse(LAPTOP, updates, np.ones_like(updates))
+    data.attrs["config"] = to_json(LAPTOP)
+    return data
+
+
+CASES = {
+    "bounded-on-b-zero": ({}, {"power": 0.5}, {"power": 0.25, "noise": 0.1}),
+    "exact-bound-on-b-zero": ({}, {"scale": 1.2}),
+    "square-root-bound-on-b-zero": ({}, {"scale": 1.2}),
+    "theorem-1-inside-b-plus": ({}, {"scale": 8.0}),
+}
+
+
+@pytest.mark.parametrize(("claim", "given", "verdict"), verdicts(CLAIMS, CASES))
+def test_a_claim_follows_the_data(claim, given, verdict):
+    assert_follows(claim, FIGURE, LAPTOP, synthetic(**given), verdict)
+
+
+def test_smoke_presets_decide_nothing(data):
+    assert {judge(claim, data, FIGURE.minimum).verdict for claim in CLAIMS} == {INCONCLUSIVE}

@@ -1,0 +1,267 @@
+"""figures/stability/kadam_stability, its worst cases and its claims."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.core.claims import INCONCLUSIVE, judge
+from experiments.core.config import to_json
+from experiments.core.run import Run
+from experiments.core.store import ChunkStore
+from experiments.data import byte_corpus
+from experiments.figures.stability.kadam_stability import FIGURE
+from experiments.figures.stability.kadam_stability.claims import CLAIMS
+from experiments.figures.stability.kadam_stability.plot import plot
+from experiments.figures.stability.kadam_stability.run import (
+    STAGES,
+    Config,
+    analyse,
+    compute,
+    dying_member,
+    first_stages,
+)
+from experiments.figures.stability.kadam_stability.worst_cases import (
+    constructed_updates,
+    last_stage_bounds,
+    stage_input,
+)
+from experiments.figures.stability.max_updates import GROWING
+from kadam_jax.normalization import scale_by_adaptive_normalization
+from kadam_jax.optimizer import scale_by_kadam
+from kadam_jax.stability import exact_max_update_bound
+from models.nanogpt import GPTConfig
+from tests.figures.claim_cases import assert_follows, verdicts
+
+CONFIG = Config(
+    model=GPTConfig(vocab_size=256, context=8, num_layers=1, num_heads=1, width=8),
+    batch=2,
+    num_steps=12,
+    num_seeds=2,
+    num_stable=1,
+    num_unstable=1,
+    dead_after=10,
+    dead_steps=60,
+    dead_entries=5,
+    dead_seeds=2,
+    worst_points=((0.9, 0.95),),
+    worst_lengths=(1, 8),
+)
+LAPTOP = FIGURE.presets["laptop"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    corpus = byte_corpus("text", b"the quick brown fox jumps over the lazy dog. " * 40)
+    dataset = compute(CONFIG, Run(corpus, None, ChunkStore(tmp_path_factory.mktemp("chunks"))))
+    dataset.attrs["config"] = to_json(CONFIG)
+    return dataset
+
+
+# The bound on k-Adam
+
+
+@pytest.mark.parametrize("k", [2, 3])
+@pytest.mark.parametrize("kind", ["noise", "growing", "dying", "alternating"])
+def test_no_gradients_exceed_the_last_stages_supremum(x64, k, kind):
+    """Whatever the decays of the stages before it."""
+    random = np.random.default_rng(k)
+    n = np.arange(80)
+    gradients = (
+        random.normal(size=80)
+        * {
+            "noise": 1.0 + 0 * n,
+            "growing": np.exp(0.3 * n),
+            "dying": np.where(n < 10, 1.0, 0.0),
+            "alternating": (-1.0) ** n * np.exp(0.1 * n),
+        }[kind]
+    )
+    for _ in range(6):
+        b1, b2 = random.uniform(0.05, 0.995, size=(2, k))
+        optimizer = scale_by_kadam(k, jnp.array(b1), jnp.array(b2), 0.0)
+
+        def step(state, gradient, optimizer=optimizer):
+            return optimizer.update(gradient, state)[::-1]
+
+        updates = jax.lax.scan(step, optimizer.init(jnp.zeros(())), jnp.array(gradients))[1]
+        bound = exact_max_update_bound(n, b1[-1], b2[-1])
+        assert (abs(updates) <= bound * (1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize(("b1", "b2"), [(0.9, 0.999), (0.5, 0.9), (0.9983, 0.9525)])
+def test_a_stage_can_be_made_to_put_out_what_is_within_its_reach(x64, b1, b2):
+    stage = scale_by_adaptive_normalization(b1, b2, 0.0)
+    state = stage.init(jnp.zeros(()))
+    random = np.random.default_rng(0)
+    # Every value below (1-γ)/√(1-β) times the bias correction is within reach.
+    for n in range(40):
+        reach = (1 - b1) / np.sqrt(1 - b2) * np.sqrt(1 - b2 ** (n + 1)) / (1 - b1 ** (n + 1))
+        wanted = 1.0 if n == 0 else 0.0 if n == 7 else reach * random.uniform(-0.95, 0.95)
+        u, state = stage.update(stage_input(wanted, state, b1, b2), state)
+        assert float(u) == pytest.approx(wanted, abs=1e-7)
+
+
+def test_out_of_reach_is_as_far_as_a_step_goes(x64):
+    stage = scale_by_adaptive_normalization(0.9, 0.99, 0.0)
+    _, state = stage.update(jnp.array(1.0), stage.init(jnp.zeros(())))
+    found, _ = stage.update(stage_input(100.0, state, 0.9, 0.99), state)
+    every = jax.vmap(lambda x: stage.update(x, state)[0])(jnp.linspace(0, 10, 10001))
+    assert float(found) == pytest.approx(float(every.max()), rel=1e-6)
+
+
+def test_constructed_gradients_drive_every_number_of_stages_to_the_bound():
+    """Below the boundary and beyond it, where the bound grows."""
+    b1, b2 = np.array([0.9, 0.98, 0.9983]), np.array([0.95, 0.9623, 0.9525])
+    lengths = (1, 128, 512)
+    bound = last_stage_bounds(lengths, b1, b2)
+    assert bound[-1, -1] > 1000
+    for k in STAGES:
+        ratio = constructed_updates(k, lengths, b1, b2) / bound
+        assert (ratio <= 1 + 1e-6).all()
+        assert (ratio > 0.98).all()
+
+
+# Stages
+
+
+@pytest.mark.parametrize("k", STAGES)
+def test_the_first_stages_are_k_adam(k):
+    gradients = jnp.array(np.random.default_rng(0).normal(size=(30, 4)), jnp.float32)
+
+    def outputs(optimizer):
+        return jax.lax.scan(
+            lambda state, g: optimizer.update(g, state)[::-1],
+            optimizer.init(gradients[0]),
+            gradients,
+        )[1]
+
+    ours = jax.jit(lambda k: outputs(first_stages(k, 0.9, 0.99, 1e-30)))(k)
+    theirs = outputs(scale_by_kadam(k, (0.9,) * k, (0.99,) * k))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+# Gradients that die
+
+
+@pytest.mark.parametrize("k", STAGES)
+def test_dying_gradients_go_through_k_stages(k):
+    config = dataclasses.replace(CONFIG, dead_steps=20, dead_point=(0.9, 0.8))
+    updates = dying_member(config)({"k": k, "seed": 3})["max_update"]
+    key = jax.random.key(3)
+    m, v = np.zeros((2, k, config.dead_entries))
+    for n in range(20):
+        x = np.asarray(jax.random.normal(jax.random.fold_in(key, n), (config.dead_entries,)))
+        x = x if n < 10 else 0 * x
+        for i in range(k):
+            m[i], v[i] = 0.9 * m[i] + 0.1 * x, 0.8 * v[i] + 0.2 * x**2
+            x = m[i] / np.sqrt(v[i]) * np.sqrt(1 - 0.8 ** (n + 1)) / (1 - 0.9 ** (n + 1))
+        assert float(updates[n]) == pytest.approx(abs(x).max(), rel=1e-3)
+
+
+# The dataset of a tiny, real run
+
+
+def test_everything_is_labelled_and_keeps_to_the_last_stages_bound(data):
+    for variable in data.variables.values():
+        assert {"long_name", "units"} <= variable.attrs.keys()
+    assert data.max_update.dims == ("k", "point", "seed", "step")
+    assert data.exact_ratio.max() < 1 + 1e-5
+    assert (np.log(data.dead_update) <= data.dead_log_exact_bound + 1e-4).all()
+    np.testing.assert_allclose(data.max_update.isel(step=0), 1, rtol=1e-6)
+
+
+def test_numbers_of_stages_start_alike_and_part(data):
+    loss = data.loss
+    np.testing.assert_allclose(loss.isel(step=0), loss.isel(step=0, k=[0, 0, 0]), rtol=1e-6)
+    for k in (2, 3):
+        assert (loss.sel(k=k).isel(step=-1) != loss.sel(k=1).isel(step=-1)).all()
+
+
+def test_plots_are_drawn_from_the_dataset_alone_with_labelled_axes(data):
+    (canvas,) = plot(data).values()
+    panels = [panel for panel in canvas.axes if panel.lines]
+    assert len(panels) == 6
+    for panel in panels:
+        assert panel.get_xlabel()
+        assert panel.get_ylabel()
+        assert panel.get_title(loc="left")
+
+
+def test_presets_cover_both_sides_and_include_the_usual_point():
+    for preset in ("laptop", "paper"):
+        b1, b2 = (b.astype(float) for b in FIGURE.presets[preset].points)
+        C = 2 / b1 - 1 / b2 - 1
+        assert (b1[0], b2[0]) == pytest.approx((0.9, 0.999))
+        assert (C > 0).sum() >= 4
+        assert (C <= GROWING).sum() >= 4
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"num_stable": 0},
+        {"dead_seeds": 0},
+        {"dead_after": 31},
+        {"dead_point": (1.0, 0.9)},
+        {"worst_points": ()},
+        {"worst_lengths": (0, 4)},
+    ],
+)
+def test_a_configuration_that_cannot_be_computed_is_refused(bad):
+    (name,) = bad
+    with pytest.raises(ValueError, match=name):
+        dataclasses.replace(CONFIG, **bad)
+
+
+# Claims
+
+
+def synthetic(scale=0.9, decades=2.0, spread=0.0, dead=0.0, reached=0.5):
+    """Updates below the exact bound by `scale`; k = 2, 3 another `decades` below, and dead."""
+    b1, b2 = LAPTOP.points
+    shape = (len(STAGES), len(b1), LAPTOP.num_seeds, LAPTOP.num_steps)
+    n = np.arange(LAPTOP.num_steps)
+    exact = exact_max_update_bound(n[None], b1[:, None], b2[:, None])
+    below = decades * (1 + spread * np.linspace(-1, 1, LAPTOP.num_seeds))
+    factor = 10.0 ** -np.stack([0 * below, below, below])
+    updates = scale * np.asarray(exact)[None, :, None] * factor[:, None, :, None]
+    assert updates.shape == shape
+    dead_b1, dead_b2 = LAPTOP.dead_point
+    n = np.arange(LAPTOP.dead_steps)
+    correction = np.sqrt(1 - dead_b2 ** (n + 1)) / (1 - dead_b1 ** (n + 1))
+    rate = np.log(dead_b1) - np.log(dead_b2) / 2
+    growth = dead * (1 + spread * np.linspace(-1, 1, LAPTOP.dead_seeds))[:, None]
+    of_k = [np.exp(r * rate * n) * correction for r in (1 + 0 * growth, growth, growth)]
+    bounds = last_stage_bounds(LAPTOP.worst_lengths, *np.array(LAPTOP.worst_points).T)
+    constructed = np.stack([bounds, reached * bounds, reached * bounds])
+    arrays = {"max_update": updates, "loss": np.ones(shape)}
+    data = analyse(LAPTOP, arrays, np.stack(of_k), constructed)
+    data.attrs["config"] = to_json(LAPTOP)
+    return data
+
+
+MINUS = ({}, {"decades": 0.5}, {"decades": 1.0, "spread": 0.5})
+PLUS = ({"decades": 0.1}, {"decades": -0.1}, {"decades": 0.1, "spread": 2.0})
+DEAD = ({}, {"dead": 1.0}, {"dead": 0.1, "spread": 0.5})
+CASES = {
+    "kadam-within-last-stages-bound": ({}, {"scale": 1.1}),
+    "kadam-within-theorem-2": ({"scale": 0.5}, {"scale": 1e4}),
+    "two-adam-guarantee-is-stronger": ({}, {"reached": 0.95}),
+    "2-adam-more-stable-in-b-minus": MINUS,
+    "3-adam-more-stable-in-b-minus": MINUS,
+    "2-adam-more-stable-in-b-plus": PLUS,
+    "3-adam-more-stable-in-b-plus": PLUS,
+    "2-adam-stable-with-dead-gradients": DEAD,
+    "3-adam-stable-with-dead-gradients": DEAD,
+}
+
+
+@pytest.mark.parametrize(("claim", "given", "verdict"), verdicts(CLAIMS, CASES))
+def test_a_claim_follows_the_data(claim, given, verdict):
+    assert_follows(claim, FIGURE, LAPTOP, synthetic(**given), verdict)
+
+
+def test_smoke_presets_decide_nothing(data):
+    assert {judge(claim, data, FIGURE.minimum).verdict for claim in CLAIMS} == {INCONCLUSIVE}

@@ -1,0 +1,172 @@
+"""Monitors: updates pass through them untouched, and the state tells what went by."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from kadam_jax import kadam, record_dead_gradients, record_max_update, scale_by_kadam
+from kadam_jax.monitor import RecordDeadGradientsState, RecordMaxUpdateState
+from tests.kadam_jax.scanning import jit_feed, jit_updates
+
+MONITORS = {"max update": record_max_update(4), "dead gradients": record_dead_gradients()}
+every_monitor = pytest.mark.parametrize("monitor", MONITORS.values(), ids=MONITORS)
+
+
+@pytest.fixture(scope="module")
+def gradients():
+    rng = np.random.default_rng(0)
+    gradients = {"w": rng.standard_normal((30, 4, 2)), "b": rng.standard_normal((30, 3))}
+    gradients["w"][rng.random(gradients["w"].shape) < 0.5] = 0
+    gradients["b"][10:] *= 1e-6
+    return jax.tree.map(jnp.float32, gradients)
+
+
+@every_monitor
+def test_updates_pass_untouched(monitor, gradients):
+    jax.tree.map(np.testing.assert_array_equal, jit_updates(monitor, gradients), gradients)
+
+
+@every_monitor
+def test_a_chain_trains_as_without_monitors(monitor, gradients):
+    monitored = optax.chain(monitor, kadam(0.1, 2))
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        jit_updates(monitored, gradients),
+        jit_updates(kadam(0.1, 2), gradients),
+    )
+
+
+def test_max_update_is_the_largest_modulus_in_the_tree(gradients):
+    num_steps = 20
+    optimizer = optax.chain(scale_by_kadam(2), record_max_update(num_steps), optax.scale(-0.1))
+    _, updates, (_, state, _) = jit_feed(optimizer, gradients)
+    moduli = [np.abs(u).reshape(len(u), -1).max(1) for u in jax.tree.leaves(updates)]
+    expected = np.max(moduli, axis=0) / 0.1
+    np.testing.assert_allclose(state.max_update, expected, rtol=1e-6)
+    for n, history in enumerate(state.history):
+        done = min(n + 1, num_steps)
+        np.testing.assert_array_equal(history[:done], state.max_update[:done])
+        assert np.all(np.isnan(history[done:]))
+    np.testing.assert_array_equal(state.count, 1 + np.arange(30))
+
+
+def test_max_update_without_a_history_and_of_complex_updates():
+    state = record_max_update().init(jnp.zeros(2))
+    assert state.history.shape == (0,)
+    _, state = record_max_update().update(jnp.array([3 + 4j, 1]), state)
+    np.testing.assert_allclose(state.max_update, 5)
+
+
+def test_max_update_is_nan_where_an_update_is():
+    monitor = record_max_update()
+    _, state = monitor.update(jnp.array([jnp.nan, 2.0]), monitor.init(jnp.zeros(2)))
+    assert np.isnan(state.max_update)
+
+
+@every_monitor
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64"])
+def test_state_has_at_least_float32_and_keeps_its_types(monitor, dtype):
+    with jax.enable_x64(dtype == "float64"):
+        params = jnp.ones(3, dtype)
+        state = monitor.init(params)
+        _, new_state = jax.jit(monitor.update)(params, state)
+        assert jax.tree.map(jnp.result_type, new_state) == jax.tree.map(jnp.result_type, state)
+        wide = "float64" if dtype == "float64" else "float32"
+        measured = state.max_update if isinstance(state, RecordMaxUpdateState) else state.rms
+        assert measured.dtype == wide
+
+
+@every_monitor
+@pytest.mark.parametrize("tree", [{}, None, [None, np.zeros(0, np.float32)]], ids=str)
+def test_trees_without_entries(monitor, tree):
+    _, state = monitor.update(tree, monitor.init(tree))
+    if isinstance(state, RecordMaxUpdateState):
+        assert state.max_update == 0
+    else:
+        assert (state.zero_share, state.dead_share) == (0, 0)
+
+
+def literal_shares(gradients, b2, threshold):
+    """Per step: the share of zeros, and of entries below threshold times the corrected rms."""
+    g = np.concatenate([x.reshape(len(x), -1) for x in jax.tree.leaves(gradients)], axis=1)
+    v, shares = np.zeros(g.shape[1]), []
+    for n, now in enumerate(np.float64(g)):
+        v = b2 * v + (1 - b2) * now**2
+        rms_hat = np.sqrt(v / (1 - b2 ** (n + 1)))
+        dead = (now == 0) | (np.abs(now) < threshold * rms_hat)
+        shares.append((np.mean(now == 0), np.mean(dead)))
+    return np.array(shares).T
+
+
+@pytest.mark.parametrize(("b2", "threshold"), [(0.999, 1e-3), (0.9, 1e-3), (0.5, 0.3), (0.0, 2.0)])
+def test_shares_of_dead_entries(gradients, b2, threshold):
+    _, _, state = jit_feed(record_dead_gradients(b2, threshold), gradients)
+    zero_share, dead_share = literal_shares(gradients, b2, threshold)
+    np.testing.assert_allclose(state.zero_share, zero_share, rtol=1e-6)
+    np.testing.assert_allclose(state.dead_share, dead_share, rtol=1e-6)
+    assert np.any(dead_share > zero_share)
+
+
+def test_shares_do_not_depend_on_the_scale(gradients):
+    _, _, expected = jit_feed(record_dead_gradients(), gradients)
+    for factor in (2.0**-60, 2.0**60):
+        scaled = jax.tree.map(partial(jnp.multiply, factor), gradients)
+        _, _, state = jit_feed(record_dead_gradients(), scaled)
+        np.testing.assert_array_equal(state.dead_share, expected.dead_share)
+
+
+def test_dead_entries_are_those_whose_update_grows_where_the_exact_theory_is_unstable():
+    """Section 3.2: with γ² > β, u of a dead entry grows as (γ/√β)ⁿ; live ones stay bounded."""
+    b1, b2 = 0.95, 0.7
+    optimizer = optax.chain(
+        record_dead_gradients(b2), scale_by_kadam(1, b1, b2), record_max_update(200)
+    )
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], (200, 3)).astype(np.float32)
+    signs[20:, 0] = 0
+    _, updates, (dead, _, largest) = jit_feed(optimizer, signs)
+    np.testing.assert_allclose(dead.dead_share[-1], 1 / 3, rtol=1e-6)
+    rate = np.polyfit(np.arange(100, 200), np.log(largest.history[-1][100:]), 1)[0]
+    np.testing.assert_allclose(rate, np.log(b1 / np.sqrt(b2)), rtol=0.01)
+    assert np.max(np.abs(updates[:, 1:])) < 2.5
+
+
+def test_parameters_of_the_monitor_may_be_traced(gradients):
+    @jax.jit
+    @jax.vmap
+    def shares(b2, threshold):
+        return jit_feed(record_dead_gradients(b2, threshold), gradients)[2].dead_share
+
+    together = shares(jnp.array([0.9, 0.5]), jnp.array([1e-3, 0.3]))
+    np.testing.assert_allclose(together[0], literal_shares(gradients, 0.9, 1e-3)[1], rtol=1e-6)
+    np.testing.assert_allclose(together[1], literal_shares(gradients, 0.5, 0.3)[1], rtol=1e-6)
+
+
+def test_extra_arguments_pass_and_nothing_recompiles(gradients):
+    optimizer = optax.chain(record_dead_gradients(), record_max_update(3))
+    traces = []
+
+    @jax.jit
+    def step(state, gradient):
+        traces.append(state)
+        return optimizer.update(gradient, state, value=1.0)[1]
+
+    state = optimizer.init(jnp.zeros(2))
+    for _ in range(5):
+        state = step(state, jnp.ones(2))
+    assert len(traces) == 1
+    assert isinstance(state[0], RecordDeadGradientsState)
+
+
+@pytest.mark.parametrize("b2", [1.0, -0.1, float("nan")])
+def test_a_decay_out_of_range_is_an_error(b2):
+    with pytest.raises(ValueError, match=r"b2 must be in \[0, 1\), got"):
+        record_dead_gradients(b2)
+
+
+def test_a_negative_history_is_an_error():
+    with pytest.raises(ValueError, match="num_steps must be at least 0, got -1"):
+        record_max_update(-1)

@@ -1,0 +1,207 @@
+"""k-Adam inside optax's wrappers, Flax's optimizer, Orbax's checkpoints, and on several devices."""
+
+from operator import itemgetter
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+import pytest
+from flax import nnx
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from kadam_jax import kadam, scale_by_kadam
+from tests.kadam_jax.scanning import feed, jit_feed, jit_updates, stages_of
+
+PARAMS = {"a": jnp.array([1.0, -2.0]), "b": jnp.array([3.0])}
+
+
+@pytest.fixture(scope="module")
+def gradients():
+    keys = jax.random.split(jax.random.key(0))
+    return {
+        n: jax.random.normal(key, (12, *PARAMS[n].shape)) for n, key in zip("ab", keys, strict=True)
+    }
+
+
+def assert_close(actual, expected, rtol=1e-6):
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=rtol), actual, expected)
+
+
+# optax
+
+
+def test_chain(gradients):
+    clipped = jax.tree.map(lambda g: jnp.clip(g, -0.5, 0.5), gradients)
+    chained = optax.chain(optax.clip(0.5), scale_by_kadam(2), optax.scale(-0.1))
+    assert_close(jit_updates(chained, gradients), jit_updates(kadam(0.1, 2), clipped))
+
+
+def test_partition_gives_each_group_its_own_k(gradients):
+    groups = optax.partition(
+        {"one": kadam(0.1, 1), "three": kadam(0.2, 3)}, {"a": "one", "b": "three"}
+    )
+    updates = jit_updates(groups, gradients)
+    assert_close(updates["a"], jit_updates(kadam(0.1, 1), gradients["a"]))
+    assert_close(updates["b"], jit_updates(kadam(0.2, 3), gradients["b"]))
+
+
+def test_masked_leaves_the_rest_alone(gradients):
+    masked = optax.masked(kadam(0.1, 2, weight_decay=0.1), {"a": True, "b": False})
+    _, updates, state = jit_feed(masked, gradients, PARAMS)
+    expected = jit_feed(kadam(0.1, 2, weight_decay=0.1), gradients["a"], PARAMS["a"])[1]
+    assert_close(updates["a"], expected)
+    np.testing.assert_array_equal(updates["b"], gradients["b"])
+    assert all(len(jax.tree.leaves(stage.mu)) == 1 for stage in stages_of(state))
+
+
+def test_multi_steps_sees_the_mean_gradient(gradients):
+    every_third = optax.MultiSteps(kadam(0.1, 2), 3)
+    updates = jit_updates(every_third, gradients)
+    means = jax.tree.map(lambda g: g.reshape(4, 3, -1).mean(1), gradients)
+    assert_close(
+        jax.tree.map(lambda u: u[2::3], updates), jit_updates(kadam(0.1, 2), means), rtol=1e-5
+    )
+    assert not np.any(updates["a"][0::3])
+
+
+def test_apply_if_finite_skips_a_bad_step(gradients):
+    bad = jax.tree.map(lambda g: jnp.insert(g, 5, jnp.nan, axis=0), gradients)
+    guarded = optax.apply_if_finite(kadam(0.1, 2), max_consecutive_errors=3)
+    updates = jit_updates(guarded, bad)
+    assert not np.any(updates["a"][5])
+    without = jax.tree.map(lambda u: jnp.delete(u, 5, axis=0), updates)
+    assert_close(without, jit_updates(kadam(0.1, 2), gradients))
+
+
+def test_inject_hyperparams_changes_them_between_steps(gradients):
+    gradient = jax.tree.map(lambda g: g[0], gradients)
+    injected = optax.inject_hyperparams(kadam, static_args=("k", "mask"))(
+        0.1, k=2, weight_decay=0.1, mask=lambda p: {"a": True, "b": False}
+    )
+    state = injected.init(PARAMS)
+    before, _ = injected.update(gradient, state, PARAMS)
+    state.hyperparams["learning_rate"] = jnp.float32(0.2)
+    after, _ = injected.update(gradient, state, PARAMS)
+    assert_close(after, jax.tree.map(lambda u: 2 * u, before))
+
+
+def test_inject_hyperparams_takes_schedules_and_per_stage_decays(gradients):
+    injected = optax.inject_hyperparams(kadam, static_args="k")(
+        0.1, k=2, b1=jnp.array([0.9, 0.5]), b2=lambda n: 1 - 0.1 / (1 + n)
+    )
+    _, updates, injected_state = jit_feed(injected, gradients, PARAMS)
+    params, state = PARAMS, kadam(0.1, 2).init(PARAMS)
+    for n in range(12):
+        optimizer = kadam(0.1, 2, [0.9, 0.5], 1 - 0.1 / (1 + n))
+        expected, state = optimizer.update(
+            jax.tree.map(lambda g, n=n: g[n], gradients), state, params
+        )
+        np.testing.assert_allclose(updates["a"][n], expected["a"], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        injected_state.hyperparams["b2"], 1 - 0.1 / (1 + np.arange(12)), rtol=1e-6
+    )
+
+
+def test_inject_hyperparams_with_a_traced_k_says_what_to_do():
+    with pytest.raises(TypeError, match=r"static_args=\('k', ...\)"):
+        optax.inject_hyperparams(kadam)(0.1, k=2).init(PARAMS)
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_inject_hyperparams_with_a_mask_taken_for_a_schedule_is_an_error(transform):
+    """Called with the step, a mask says that a scalar doesn't decay: all decay would be lost."""
+    injected = optax.inject_hyperparams(kadam, static_args="k")(
+        0.1, weight_decay=0.1, mask=lambda params: jax.tree.map(lambda p: jnp.ndim(p) > 0, params)
+    )
+    with pytest.raises(TypeError, match=r"static_args=\('mask', ...\)"):
+        transform(injected.init)(PARAMS)
+
+
+# Flax and Orbax
+
+
+def test_flax_optimizer_trains_a_module():
+    module = nnx.Linear(3, 1, rngs=nnx.Rngs(0))
+    optimizer = nnx.Optimizer(module, kadam(0.03, 2, weight_decay=1e-4), wrt=nnx.Param)
+    inputs = jax.random.normal(jax.random.key(1), (32, 3))
+    targets = inputs @ jnp.array([[1.0], [-2.0], [0.5]]) + 1
+
+    @nnx.jit
+    def step(module, optimizer):
+        loss, gradients = nnx.value_and_grad(lambda m: jnp.mean((m(inputs) - targets) ** 2))(module)
+        optimizer.update(module, gradients)
+        return loss
+
+    losses = [step(module, optimizer) for _ in range(150)]
+    assert losses[-1] < 0.01 * losses[0]
+
+
+def test_orbax_restores_into_an_abstract_template(tmp_path, gradients):
+    optimizer = kadam(optax.linear_schedule(0.1, 0.0, 10), 3, weight_decay=0.1)
+    params, _, states = jit_feed(optimizer, gradients, PARAMS)
+    saved = jax.tree.map(lambda x: x[-1], (params, states))
+    template = jax.eval_shape(lambda: (PARAMS, optimizer.init(PARAMS)))
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "step", saved)
+        checkpointer.wait_until_finished()
+        restored = checkpointer.restore(tmp_path / "step", template)
+    assert jax.tree.structure(restored) == jax.tree.structure(saved)
+    jax.tree.map(np.testing.assert_array_equal, restored, saved)
+
+
+# Devices
+
+
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit], ids=str)
+@pytest.mark.parametrize("coupled", [False, True])
+def test_state_and_updates_are_sharded_as_the_parameters(axis_type, coupled):
+    assert len(jax.devices()) == 8
+    mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(axis_type,) * 2)
+    specs = {"matrix": P("x", "y"), "vector": P("y"), "everywhere": P()}
+    shapes = {"matrix": (8, 6), "vector": (4,), "everywhere": (3,)}
+    rng = np.random.default_rng(0)
+    host = {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+    shardings = {name: NamedSharding(mesh, spec) for name, spec in specs.items()}
+    optimizer = kadam(0.1, 2, weight_decay=0.1, coupled=coupled)
+
+    @jax.jit
+    def step(params, state):
+        updates, state = optimizer.update(params, state, params)
+        return updates, state, optax.apply_updates(params, updates)
+
+    params, alone = jax.device_put(host, shardings), host
+    state, lone_state = optimizer.init(params), optimizer.init(alone)
+    with jax.set_mesh(mesh):
+        for _ in range(3):
+            updates, state, params = step(params, state)
+    for _ in range(3):
+        lone_updates, lone_state, alone = step(alone, lone_state)
+
+    for tree in [
+        updates,
+        params,
+        *(t for stage in stages_of(state) for t in (stage.mu, stage.rms)),
+    ]:
+        for name, sharding in shardings.items():
+            assert tree[name].sharding.is_equivalent_to(sharding, tree[name].ndim), name
+    assert_close(jax.device_get((updates, state)), jax.device_get((lone_updates, lone_state)), 1e-5)
+
+
+def test_a_new_state_is_sharded_as_the_parameters_already():
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
+    params = jax.device_put(jnp.ones((16, 2), jnp.bfloat16), NamedSharding(mesh, P("x")))
+    for stage in kadam(0.1, 2).init(params)[0]:
+        assert stage.mu.sharding == stage.rms.sharding == params.sharding
+
+
+def test_members_side_by_side_are_members_alone(gradients):
+    """vmap over parameters, state and gradients, as a sweep does."""
+    optimizer = kadam(0.1, 2, weight_decay=0.1)
+    starts = jax.tree.map(lambda p: jnp.stack([p, 2 * p, -p]), PARAMS)
+    together = jax.jit(jax.vmap(lambda start: feed(optimizer, gradients, start)[0]))(starts)
+    for i in range(3):
+        start, member = (jax.tree.map(itemgetter(i), tree) for tree in (starts, together))
+        assert_close(member, jit_feed(optimizer, gradients, start)[0], rtol=1e-5)

@@ -1,0 +1,604 @@
+"""The theory of the max-update: its properties, the golden numbers, the curves, the errors."""
+
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jax.test_util import check_grads
+
+from kadam_jax import stability
+from tests.kadam_jax import reference_stability as reference
+
+DECAY = st.floats(1e-3, 1 - 1e-4)
+STEPS = np.array([0, 1, 2, 3, 5, 10, 30, 100, 300, 1000, 3000, 10**6])
+# Entering x64 once for all of a test's examples is what these tests want.
+examples = settings(
+    max_examples=100,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+BOUNDS = [
+    ("max_update_bound", stability.max_update_bound, reference.log_max_update_bound),
+    (
+        "exact_max_update_bound",
+        stability.exact_max_update_bound,
+        reference.log_exact_max_update_bound,
+    ),
+]
+bounds = pytest.mark.parametrize(
+    ("name", "bound", "log_reference"), BOUNDS, ids=[name for name, *_ in BOUNDS]
+)
+
+
+def assert_golden(actual, expected, rtol=1e-12):
+    np.testing.assert_allclose(actual, expected, rtol=rtol, atol=1e-12)
+
+
+def exact_decays(pair):
+    """A golden pair's decays: fractions with small denominators where golden says so."""
+    decays = Fraction(pair["b1"]), Fraction(pair["b2"])
+    return [b.limit_denominator(1000) for b in decays] if pair["exact_arithmetic"] else decays
+
+
+def has_bound(pair, name):
+    """Golden's C=0 is out of reach of floats, except by luck; Theorem 1 needs b1 > 0."""
+    if name == "exact_max_update_bound":
+        return True
+    return pair["b1"] > 0 and (
+        pair["exact_arithmetic"] != "C=0"
+        or stability.stability_coefficient(pair["b1"], pair["b2"]) == 0
+    )
+
+
+# Properties of the theory
+
+
+@examples
+@given(b1=DECAY, b2=DECAY)
+def test_the_gap_between_both_criteria_is_a_square(x64, b1, b2):
+    """β/γ² - 1 = C + (β-γ)²/(γ²β): so C > 0 implies γ² < β."""
+    c = stability.stability_coefficient(b1, b2)
+    np.testing.assert_allclose(
+        b2 / b1**2 - 1, c + (b2 - b1) ** 2 / (b1**2 * b2), rtol=1e-12, atol=1e-12 / (b1**2 * b2)
+    )
+    if c > 1e-12:
+        assert stability.is_exactly_stable(b1, b2)
+        assert stability.is_stable(b1, b2)
+
+
+@examples
+@given(decays=st.lists(DECAY, min_size=2, max_size=2, unique=True).map(sorted))
+def test_b2_above_b1_suffices_for_stability(x64, decays):
+    assert stability.is_stable(*decays)
+
+
+@examples
+@given(b1=DECAY, b2=DECAY)
+def test_theorem_is_above_integral_and_where_stable_above_the_supremum(x64, b1, b2):
+    theorem = stability.max_update_bound(STEPS, b1, b2, log=True)
+    assert np.all(
+        theorem >= stability.max_update_bound(STEPS, b1, b2, form="integral", log=True) - 1e-12
+    )
+    if stability.is_stable(b1, b2):
+        assert np.all(theorem >= stability.exact_max_update_bound(STEPS, b1, b2, log=True) - 1e-12)
+
+
+@pytest.mark.parametrize(("b1", "below_until"), [("9/10", 13), ("2/3", 4), ("99/100", 141)])
+def test_theorem_at_c_zero_starts_below_the_supremum(b1, below_until):
+    """In exact fractions, since C=0 is out of reach of most floats."""
+    b1 = Fraction(b1)
+    b2 = b1 / (2 - b1)
+    assert reference.stability_coefficient(b1, b2) == 0
+    below = [
+        reference.log_max_update_bound(n, b1, b2) < reference.log_exact_max_update_bound(n, b1, b2)
+        for n in range(1, 300)
+    ]
+    assert below == [n < below_until for n in range(1, 300)]
+
+
+@pytest.mark.parametrize(
+    ("b1", "b2", "last_below"), [(0.9, 0.5, 3), (0.25, 0.1, 0), (0.9999, 0.9, 29)]
+)
+def test_theorem_where_unstable_starts_below_the_supremum(x64, b1, b2, last_below):
+    n = np.arange(60)
+    below = stability.max_update_bound(n, b1, b2) < stability.exact_max_update_bound(n, b1, b2)
+    expected = [
+        reference.log_max_update_bound(n, b1, b2) < reference.log_exact_max_update_bound(n, b1, b2)
+        for n in n.tolist()
+    ]
+    np.testing.assert_array_equal(below, expected)
+    assert np.flatnonzero(below).max() == last_below
+
+
+@pytest.mark.parametrize("b1", [0.3, 0.9, 0.99])
+def test_integral_form_is_continuous_through_c_zero(x64, b1):
+    """B_n² = (1-e^{-Cn})/C is n(1 - Cn/2 + (Cn)²/6 - ...)."""
+    for c in (-1e-6, -1e-9, -1e-12, 0, 1e-12, 1e-9, 1e-6):
+        b2 = 1 / (2 / b1 - 1 - c)
+        for n in (1, 10, 1000):
+            x = n * float(reference.stability_coefficient(b1, b2))
+            bound = stability.max_update_bound(n, b1, b2, form="integral", log=True)
+            b_n_squared = np.exp(2 * (bound - reference.log_prefactor(n, b1, b2)))
+            np.testing.assert_allclose(b_n_squared, n * (1 - x / 2 + x**2 / 6), rtol=1e-10)
+
+
+@pytest.mark.parametrize(("learning_rate", "p"), [(1e-3, 1), (1e-3, 2), (0.3, 1), (0.3, 2)])
+def test_bound_does_not_depend_on_the_timescale(x64, learning_rate, p):
+    for n in (1, 10, 500):
+        for b1, b2 in [(0.9, 0.999), (0.9, 0.5)]:
+            expected = reference.cauchy_schwarz_bound(
+                n * learning_rate**p, learning_rate, p, b1, b2
+            )
+            actual = stability.max_update_bound(n, b1, b2, form="integral")
+            np.testing.assert_allclose(actual, expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("b2", [0.5, 0.9, 0.999])
+def test_rmsprop_is_bounded_without_momentum(x64, b2):
+    assert_golden(stability.exact_max_update_bound(jnp.inf, 0.0, b2), 1 / np.sqrt(1 - b2))
+    np.testing.assert_allclose(
+        stability.exact_max_update_bound(STEPS, 1e-12, b2),
+        stability.exact_max_update_bound(STEPS, 0, b2),
+        rtol=1e-11,
+    )
+
+
+@pytest.mark.parametrize(("b1", "b2"), [(0.9, 0.5), (0.99, 0.9), (0.3, 0.05)])
+def test_bounds_grow_at_their_rates(x64, b1, b2):
+    """ln of a bound is its rate times n plus a constant."""
+    for bound, rate in [
+        (stability.max_update_bound, stability.growth_rate),
+        (stability.exact_max_update_bound, stability.exact_growth_rate),
+    ]:
+        early, late = bound(np.array([5000, 9000]), b1, b2, log=True)
+        np.testing.assert_allclose((late - early) / 4000, rate(b1, b2), rtol=1e-9)
+
+
+# Worst-case gradients
+
+WORST = [(0.9, 0.999), (0.9, 0.99), (0.25, 0.1), (0.5, 0.5), (0.9, 0.5), (0.99, 0.9), (0.0, 0.9)]
+
+
+@pytest.mark.parametrize(("b1", "b2"), WORST)
+@pytest.mark.parametrize("num_steps", [1, 2, 30, 100])
+def test_worst_case_attains_the_bound_in_float64(x64, num_steps, b1, b2):
+    gradients = stability.worst_case_gradients(num_steps, b1, b2)
+    assert gradients[-1] == 1
+    attained = reference.adam_updates(gradients, b1, b2)[-1]
+    bound = stability.exact_max_update_bound(num_steps - 1, b1, b2)
+    np.testing.assert_allclose(attained, bound, rtol=1e-10)
+
+
+@pytest.mark.parametrize(("b1", "b2"), WORST)
+@pytest.mark.parametrize("num_steps", [1, 100, 3000])
+def test_worst_case_attains_the_bound_in_float32(num_steps, b1, b2):
+    if b1**2 >= b2 and num_steps == 3000:
+        with pytest.raises(ValueError, match="num_steps must be at most"):
+            stability.worst_case_gradients(num_steps, b1, b2)
+        return
+    gradients = stability.worst_case_gradients(num_steps, b1, b2)
+    assert gradients.dtype == jnp.float32
+    assert np.all(np.isfinite(gradients))
+    attained = reference.adam_updates(gradients, b1, b2)[-1]
+    expected = np.exp(reference.log_exact_max_update_bound(num_steps - 1, b1, b2))
+    np.testing.assert_allclose(attained, expected, rtol=1e-6)
+
+
+def test_left_out_gradients_cost_what_the_docstring_says(x64):
+    """γ² just below β: the sequence is cut to the K that fit float32."""
+    b1, b2, num_steps = np.float32(0.5), np.float32(0.26), 1000
+    gradients = stability.worst_case_gradients(num_steps, b1, b2)
+    assert gradients.dtype == jnp.float32
+    kept = np.count_nonzero(gradients)
+    assert kept == 1 + int(np.log(np.finfo(np.float32).max) / np.log(b1 / b2))
+    b1, b2 = float(b1), float(b2)
+    attained = reference.adam_updates(gradients, b1, b2)[-1]
+    bound = stability.exact_max_update_bound(num_steps - 1, b1, b2)
+    np.testing.assert_allclose(attained / bound, np.sqrt(1 - (b1**2 / b2) ** kept), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("dtype", "longest"), [(np.float32, 128), (np.float64, 1024)])
+def test_longest_unstable_worst_case_is_the_one_the_error_names(x64, dtype, longest):
+    b1, b2 = dtype(0.5), dtype(0.25)
+    gradients = stability.worst_case_gradients(longest, b1, b2)
+    assert np.all(gradients == 2.0 ** np.arange(longest - 1, -1, -1))
+    with pytest.raises(ValueError, match=f"at most {longest} .* got {longest + 1}"):
+        stability.worst_case_gradients(longest + 1, b1, b2)
+    with pytest.raises(ValueError, match=f"at most {longest} "):
+        stability.worst_case_gradients(longest + 1, np.array([0.1, 0.5], dtype), b2)
+
+
+@examples
+@given(
+    gradients=st.lists(
+        st.floats(-1e3, 1e3).filter(lambda g: abs(g) > 1e-6 or g == 0), min_size=1, max_size=50
+    ),
+    b1=st.floats(0, 0.99),
+    b2=st.floats(0.01, 0.999),
+)
+def test_no_sequence_exceeds_the_supremum(x64, gradients, b1, b2):
+    updates = np.abs(reference.adam_updates(gradients, b1, b2))
+    bound = stability.exact_max_update_bound(np.arange(50), b1, b2)
+    assert np.all(updates <= np.array(bound)[: len(updates)] * (1 + 1e-9))
+
+
+def test_exact_supremum_is_the_literal_sum():
+    for b1, b2, n in [(0.9, 0.999, 20), (0.9, 0.5, 20), (0.0, 0.5, 5), (0.5, 0.25, 7)]:
+        b1, b2 = Fraction(b1), Fraction(b2)
+        total = sum((b1**2 / b2) ** j for j in range(n + 1))
+        squared = (1 - b1) ** 2 / (1 - b2) * total * (1 - b2 ** (n + 1)) / (1 - b1 ** (n + 1)) ** 2
+        expected = float(squared) ** 0.5
+        assert_golden(np.exp(reference.log_exact_max_update_bound(n, b1, b2)), expected)
+
+
+# Golden numbers
+
+
+@bounds
+def test_reference_matches_golden(golden, name, bound, log_reference):
+    del bound
+    for pair in golden("stability")["pairs"]:
+        for n, expected in pair[f"log_{name}"].items():
+            actual = log_reference(int(n), *exact_decays(pair))
+            assert (actual is None) == (expected is None)
+            if expected is not None:
+                assert_golden(actual, expected)
+
+
+@bounds
+def test_golden_bounds_in_float64(x64, golden, name, bound, log_reference):
+    del log_reference
+    data = golden("stability")
+    compared = [pair for pair in data["pairs"] if has_bound(pair, name)]
+    assert len(compared) >= len(data["pairs"]) - 5
+    for pair in compared:
+        steps = [n for n in data["steps"] if pair[f"log_{name}"][str(n)] is not None]
+        assert_golden(
+            bound(np.array(steps), pair["b1"], pair["b2"], log=True),
+            [pair[f"log_{name}"][str(n)] for n in steps],
+        )
+        expected = [pair[name][str(n)] for n in steps]
+        assert_golden(
+            bound(np.array(steps), pair["b1"], pair["b2"]),
+            [np.inf if value is None else value for value in expected],
+        )
+
+
+@bounds
+def test_golden_limits(x64, golden, name, bound, log_reference):
+    del log_reference
+    for pair in golden("stability")["pairs"]:
+        expected = pair[f"limit_{name}"]
+        if not has_bound(pair, name) or (expected is None and pair["exact_arithmetic"]):
+            continue
+        assert_golden(
+            bound(jnp.inf, pair["b1"], pair["b2"]), np.inf if expected is None else expected
+        )
+
+
+@bounds
+def test_float32_bounds(golden, name, bound, log_reference):
+    """The reference at the rounded b; golden too, where rounding moves 1-b by less than rtol."""
+    data = golden("stability")
+    steps = np.array(data["steps"])
+    for pair in data["pairs"]:
+        if name == "max_update_bound" and (not pair["b1"] or pair["exact_arithmetic"] == "C=0"):
+            continue
+        decays = np.array([pair["b1"], pair["b2"]])
+        rounded = decays.astype(np.float32).astype(np.float64)
+        actual = bound(steps, *decays, log=True)
+        assert actual.dtype == jnp.float32
+        expected = [log_reference(n, *rounded) for n in steps.tolist()]
+        # The logarithm's absolute error is the bound's relative one.
+        np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-3)
+        if np.all(abs(rounded - decays) < 1e-3 * (1 - decays)):
+            values = [np.inf if pair[name][n] is None else pair[name][n] for n in map(str, steps)]
+            with np.errstate(over="ignore"):
+                expected = np.array(values).astype(np.float32)
+            np.testing.assert_allclose(bound(steps, *decays), expected, rtol=1e-3)
+
+
+def test_golden_coefficients_rates_and_regions(x64, golden):
+    for pair in golden("stability")["pairs"]:
+        decays = pair["b1"], pair["b2"]
+        assert_golden(stability.growth_rate(*decays), pair["growth_rate"])
+        assert_golden(stability.exact_growth_rate(*decays), pair["exact_growth_rate"])
+        if pair["b1"]:
+            assert_golden(stability.stability_coefficient(*decays), pair["C"])
+        # On a boundary that floats can only come close to, the sign is that of the rounding.
+        if pair["exact_arithmetic"] is None and pair["b1"]:
+            assert stability.is_stable(*decays) == pair["is_stable"]
+        if pair["exact_arithmetic"] != "b1^2=b2" or Fraction(pair["b1"]) ** 2 == pair["b2"]:
+            assert stability.is_exactly_stable(*decays) == pair["is_exactly_stable"]
+
+
+def test_golden_worst_cases(x64, golden):
+    for case in golden("stability")["worst_case"]:
+        gradients = stability.worst_case_gradients(case["num_steps"], case["b1"], case["b2"])
+        assert_golden(gradients / gradients[-1], case["gradients_over_last"])
+        attained = reference.adam_updates(gradients, case["b1"], case["b2"])[-1]
+        assert_golden(attained, case["attained"])
+        assert_golden(
+            stability.exact_max_update_bound(case["num_steps"] - 1, case["b1"], case["b2"]),
+            case["attained"],
+        )
+
+
+# Curves
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_golden_curves(golden, precision):
+    data = golden("stability")
+    rtol = {"float32": 1e-6, "float64": 1e-12}[precision]
+    with jax.enable_x64(precision == "float64"):
+        for case in data["normal_curves"]:
+            b1s, b2s = stability.normal_curve(**case["through"], num=case["num"])
+            assert b1s.dtype == precision
+            assert_golden(b1s, case["b1"], rtol)
+            assert_golden(b2s, case["b2"], rtol)
+        for case in data["level_curves"]:
+            b1s, b2s = stability.level_curve(case["c"], case["num"])
+            assert_golden(b1s, case["b1"], rtol)
+            assert_golden(b2s, case["b2"], rtol)
+
+
+THROUGH = [(0.9, 0.999), (0.5, 0.5), (0.1, 0.99), (0.99, 0.01), (0.01, 0.02), (0.999, 0.9999)]
+
+
+@pytest.mark.parametrize("direction", ["unstable", "stable", "both"])
+@pytest.mark.parametrize(("b1", "b2"), THROUGH)
+def test_normal_curve_is_uniform_and_monotone(x64, b1, b2, direction):
+    b1s, b2s = stability.normal_curve(b1, b2, 17, direction=direction)
+    constant = 2 * b2**3 + b1**3
+    assert np.all((b1s > 0) & (b1s < 1) & (b2s > 0) & (b2s < 1))
+    np.testing.assert_allclose(2 * b2s**3 + b1s**3, constant, rtol=1e-12)
+
+    stable_end = (np.cbrt(constant - 2), 1) if constant > 2 else (0, np.cbrt(constant / 2))
+    unstable_end = (1, np.cbrt((constant - 1) / 2)) if constant > 1 else (np.cbrt(constant), 0)
+    before, after = {
+        "unstable": ([], unstable_end),
+        "stable": ([], stable_end),
+        "both": (stable_end, unstable_end),
+    }[direction]
+    ends = np.array([*zip(b1s, b2s, strict=True), after])
+    ends = np.vstack([np.reshape(before, (-1, 2)), ends])
+    lengths = reference.arc_lengths(
+        *ends.T,
+        lambda y: reference.normal_curve_b1(y, constant),
+        lambda x: reference.normal_curve_b2(x, constant),
+    )
+    np.testing.assert_allclose(lengths, lengths.mean(), rtol=1e-9)
+
+    rises = np.diff(stability.stability_coefficient(b1s, b2s)) > 0
+    assert np.all(rises == (direction == "stable"))
+    if direction != "both":
+        np.testing.assert_allclose((b1s[0], b2s[0]), (b1, b2), rtol=1e-12)
+
+
+@pytest.mark.parametrize("c", [-14.3, -3.0, -1.0, -0.02, 0.0, 0.2212, 2.0, 50.0])
+def test_level_curve_is_uniform(x64, c):
+    b1s, b2s = stability.level_curve(c, 17)
+    np.testing.assert_allclose(stability.stability_coefficient(b1s, b2s), c, atol=1e-12, rtol=1e-12)
+    stop = (2 / (2 + c), 1) if c >= 0 else (1, 1 / (1 - c))
+    ends = np.array([(0, 0), *zip(b1s, b2s, strict=True), stop])
+    lengths = reference.arc_lengths(
+        *ends.T,
+        lambda y: reference.level_curve_b1(y, c),
+        lambda x: reference.level_curve_b2(x, c),
+    )
+    np.testing.assert_allclose(lengths, lengths.mean(), rtol=1e-9)
+
+
+@pytest.mark.parametrize(("b1", "b2"), THROUGH)
+def test_curves_cross_at_right_angles(x64, b1, b2):
+    """Along the normal curve C falls straight downhill, along the level curve not at all."""
+    # The chord around a point is parallel to the tangent there, to second order in its length.
+    (x0, x, x1), (y0, y, y1) = np.array(stability.normal_curve(b1, b2, 1000))[:, :3]
+    along_normal = np.array([x1 - x0, y1 - y0])
+    along_normal /= np.linalg.norm(along_normal)
+    uphill = np.array(jax.grad(stability.stability_coefficient, (0, 1))(x, y))
+    uphill /= np.linalg.norm(uphill)
+    np.testing.assert_allclose(along_normal, -uphill, atol=1e-4)
+
+    levels = np.array(stability.level_curve(stability.stability_coefficient(x, y), 1000))
+    nearest = np.argmin(np.linalg.norm(levels.T - [x, y], axis=1)[1:-1]) + 1
+    along_level = levels[:, nearest + 1] - levels[:, nearest - 1]
+    along_level /= np.linalg.norm(along_level)
+    np.testing.assert_allclose(along_level @ along_normal, 0, atol=1e-2)
+
+
+def test_crossings_of_the_papers_curve(x64, golden):
+    expected = golden("stability")["normal_curve_crossings_through_b1_0_9_b2_0_999"]
+    b1s, b2s = stability.normal_curve(0.9, 0.999, 2000)
+    for name, height in [
+        ("C_zero", stability.stability_coefficient(b1s, b2s)),
+        ("b1_squared_equals_b2", jnp.log(b2s) - 2 * jnp.log(b1s)),
+    ]:
+        crossing = np.interp(0, height[::-1], b2s[::-1])
+        np.testing.assert_allclose(crossing, expected[name], rtol=1e-8)
+
+
+# Arrays, transformations, dtypes
+
+ELEMENTWISE = {
+    "stability_coefficient": stability.stability_coefficient,
+    "is_stable": stability.is_stable,
+    "is_exactly_stable": stability.is_exactly_stable,
+    "growth_rate": stability.growth_rate,
+    "exact_growth_rate": stability.exact_growth_rate,
+    "max_update_bound": lambda b1, b2: stability.max_update_bound(7, b1, b2),
+    "integral": lambda b1, b2: stability.max_update_bound(7, b1, b2, form="integral", log=True),
+    "exact_max_update_bound": lambda b1, b2: stability.exact_max_update_bound(7, b1, b2),
+    "worst_case_gradients": lambda b1, b2: stability.worst_case_gradients(3, b1, b2)[0],
+}
+
+
+@pytest.mark.parametrize("fn", ELEMENTWISE.values(), ids=ELEMENTWISE)
+def test_broadcasting_jit_and_vmap_agree_with_single_points(fn):
+    b1, b2 = np.float32([0.2, 0.9, 0.99]), np.float32([[0.1], [0.95]])
+    single = [[fn(x, y) for x in b1] for y in b2[:, 0]]
+    for together in (
+        fn(b1, b2),
+        fn(jnp.asarray(b1), b2),
+        jax.jit(fn)(b1, b2),
+        jax.vmap(lambda y: jax.vmap(lambda x: fn(x, y))(b1))(b2[:, 0]),
+    ):
+        assert together.shape == (2, 3)
+        np.testing.assert_allclose(together, single, rtol=1e-5)
+
+
+def test_steps_broadcast_too():
+    steps = np.arange(4)[:, None, None]
+    b1, b2 = np.array([0.2, 0.9, 0.99]), np.array([[0.1], [0.95]])
+    for bound in (stability.max_update_bound, stability.exact_max_update_bound):
+        assert bound(steps, b1, b2).shape == (4, 2, 3)
+        assert bound(steps, 0.9, 0.999).shape == (4, 1, 1)
+    assert stability.worst_case_gradients(5, b1, b2).shape == (5, 2, 3)
+    b1s, b2s = stability.normal_curve(b1, b2, 4)
+    assert b1s.shape == b2s.shape == (2, 3, 4)
+    np.testing.assert_array_equal(b1s[1, 2], stability.normal_curve(0.99, 0.95, 4)[0])
+    levels, _ = stability.level_curve(np.array([-1.0, 0.5]), 4)
+    np.testing.assert_array_equal(levels[1], stability.level_curve(0.5, 4)[0])
+
+
+@pytest.mark.parametrize(
+    ("b1", "b2"),
+    # C>0, C<0, C=0 as computed, γ² = β
+    [(0.9, 0.999), (0.9, 0.5), (0.9, 9 / 11), (0.5, 0.25)],
+)
+def test_derivatives(x64, b1, b2):
+    for fn in (
+        lambda x, y: stability.exact_max_update_bound(20, x, y),
+        lambda x, y: stability.exact_max_update_bound(5000, x, y, log=True) / 5000,
+        lambda x, y: stability.max_update_bound(20, x, y, form="integral"),
+    ):
+        check_grads(fn, (b1, b2), order=1, modes=("fwd", "rev"), eps=1e-6, rtol=1e-5)
+    if stability.stability_coefficient(b1, b2) != 0:  # Theorem 1 jumps there
+        check_grads(lambda x, y: stability.max_update_bound(20, x, y), (b1, b2), 1, rtol=1e-5)
+
+
+def test_c_of_zero_takes_the_square_root_branch(x64):
+    b1, b2 = 0.9, 9 / 11
+    assert stability.stability_coefficient(b1, b2) == 0
+    for n in (0, 10, 1000):
+        for form in ("theorem", "integral"):
+            prefactor = np.exp(reference.log_bias_correction(n, b1, b2)) * (1 - b1) / b1
+            expected = prefactor * np.sqrt(b2 / (1 - b2)) * np.sqrt(n)
+            assert_golden(stability.max_update_bound(n, b1, b2, form=form), expected)
+
+
+def test_dtype_follows_the_decays(x64):
+    assert stability.stability_coefficient(0.9, 0.999).dtype == jnp.float64
+    assert stability.max_update_bound(np.int64(3), 0.9, 0.999).dtype == jnp.float64
+    assert stability.stability_coefficient(np.float32(0.9), 0.999).dtype == jnp.float32
+    assert stability.stability_coefficient(jnp.bfloat16(0.9), 0.5).dtype == jnp.float32
+    with jax.enable_x64(False):
+        assert stability.exact_max_update_bound(3, 0.9, np.float64(0.999)).dtype == jnp.float32
+
+
+# Errors
+
+NEEDS_MOMENTUM = [
+    "stability_coefficient",
+    "is_stable",
+    "max_update_bound",
+    "integral",
+    "normal_curve",
+]
+TAKE_DECAYS = ELEMENTWISE | {"normal_curve": lambda b1, b2: stability.normal_curve(b1, b2, 3)}
+
+
+@pytest.mark.parametrize("bad", [-0.5, 1.0, 1.5, float("nan"), [0.5, 2.0]])
+@pytest.mark.parametrize("fn", TAKE_DECAYS.values(), ids=TAKE_DECAYS)
+def test_decays_outside_the_interval_are_named(fn, bad):
+    bad = np.array(bad)
+    shown = str(bad.flat[-1])
+    with pytest.raises(ValueError, match=rf"b1 must be in .*, got {shown}$"):
+        fn(bad, 0.5)
+    with pytest.raises(ValueError, match=rf"b2 must be in \(0, 1\).* got {shown}$"):
+        fn(0.5, jnp.asarray(bad))
+    with pytest.raises(ValueError, match=r"b2 must be in \(0, 1\).* got 0\.0$"):
+        fn(0.5, 0.0)
+
+
+@pytest.mark.parametrize("name", TAKE_DECAYS)
+def test_zero_b1_is_for_the_exact_theory(name):
+    if name in NEEDS_MOMENTUM:
+        with pytest.raises(ValueError, match=r"b1 must be in \(0, 1\).* got 0\.0$"):
+            TAKE_DECAYS[name](0.0, 0.5)
+    else:
+        assert np.all(np.isfinite(TAKE_DECAYS[name](0.0, 0.5)))
+
+
+def test_decays_that_round_to_one_are_errors():
+    assert stability.is_stable(0.9, 1 - 1e-7)
+    with pytest.raises(ValueError, match=r"b2 must be in .* once rounded to float32"):
+        stability.is_stable(0.9, 1 - 1e-9)
+
+
+def test_decays_that_round_to_one_in_float32_are_fine_in_float64(x64):
+    assert stability.is_stable(0.9, 1 - 1e-9)
+
+
+@pytest.mark.parametrize("fn", ELEMENTWISE.values(), ids=ELEMENTWISE)
+def test_traced_decays_are_not_checked(fn):
+    jax.jit(fn)(2.0, -1.0)
+    jax.vmap(fn)(jnp.array([2.0, 0.0]), jnp.array([1.0, 0.5]))
+
+
+def test_concrete_decays_are_checked_inside_jit():
+    with pytest.raises(ValueError, match="b1 must be in"):
+        jax.jit(lambda n: stability.exact_max_update_bound(n, 1.5, 0.9))(3)
+    with pytest.raises(ValueError, match="num_steps must be at most"):
+        jax.jit(lambda: stability.worst_case_gradients(10**4, 0.9, 0.5))()
+
+
+@pytest.mark.parametrize("step", [-1, np.array([3, -1]), float("nan")])
+def test_negative_steps_are_errors(step):
+    for bound in (stability.max_update_bound, stability.exact_max_update_bound):
+        with pytest.raises(ValueError, match=r"step must be at least 0, got (-1|nan)$"):
+            bound(step, 0.9, 0.999)
+
+
+@pytest.mark.parametrize(
+    ("length", "error", "message"),
+    [
+        (0, ValueError, "at least 1, got 0"),
+        (-3, ValueError, "at least 1, got -3"),
+        (2**31, ValueError, r"below 2\*\*31, got"),
+        (2.0, TypeError, "a Python int, got 2.0"),
+        (True, TypeError, "a Python int, got True"),
+        (None, TypeError, "a Python int, got None"),
+    ],
+)
+def test_lengths_are_positive_ints(length, error, message):
+    for call, name in [
+        (lambda: stability.worst_case_gradients(length, 0.9, 0.999), "num_steps"),
+        (lambda: stability.level_curve(0.5, length), "num"),
+        (lambda: stability.normal_curve(0.9, 0.999, length), "num"),
+    ]:
+        with pytest.raises(error, match=f"^{name} must be {message}"):
+            call()
+
+
+def test_unknown_choices_are_listed():
+    with pytest.raises(ValueError, match=r"form must be one of theorem, integral, got 'sum'"):
+        stability.max_update_bound(3, 0.9, 0.999, form="sum")
+    with pytest.raises(ValueError, match=r"direction must be one of .*, both, got 'up'"):
+        stability.normal_curve(0.9, 0.999, 3, direction="up")
+
+
+def test_curves_want_concrete_finite_values():
+    for c in (np.inf, np.nan):
+        with pytest.raises(ValueError, match="c must be finite"):
+            stability.level_curve(c, 3)
+    with pytest.raises(TypeError):
+        jax.jit(lambda c: stability.level_curve(c, 3))(0.5)
+    with pytest.raises(TypeError):
+        jax.jit(lambda b1: stability.normal_curve(b1, 0.9, 3))(0.5)

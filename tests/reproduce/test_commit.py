@@ -1,0 +1,72 @@
+"""The results that come with the code: whole, of the present presets, and judged."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+import xarray as xr
+
+from experiments.core.claims import judge
+from experiments.core.config import to_json
+from experiments.core.errors import Failed
+from experiments.core.store import read_dataset
+from experiments.figures import discover
+from experiments.reproduce import pipeline
+from experiments.reproduce.commit import BITS, LARGE, commit, rounded
+from experiments.reproduce.pipeline import COMMITTED, place, run_figure
+from tests.figures.claim_cases import CLAIMS
+
+FIGURES = discover()
+PLANE = FIGURES["stability_plane"]
+PATHS = sorted(COMMITTED.glob("*/*.nc"))
+
+
+def test_every_figure_has_its_laptop_results_and_nothing_else_does():
+    assert [(path.parent.name, path.stem) for path in PATHS] == [
+        ("laptop", name) for name in sorted(FIGURES)
+    ]
+    assert sum(path.stat().st_size for path in PATHS) < 8e6
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_a_committed_result_is_of_the_present_preset_and_judged(path):
+    figure, data = FIGURES[path.stem], read_dataset(path)
+    assert data.attrs["config"] == to_json(figure.presets["laptop"])
+    assert data.attrs["preset"] == "laptop"
+    assert "dirty" not in data.attrs["git_commit"] + data.attrs["claims_commit"]
+    for claim in CLAIMS:
+        if claim.figure == path.stem:
+            assert judge(claim, data, figure.minimum).verdict
+
+
+@pytest.fixture
+def where(tmp_path, monkeypatch):
+    monkeypatch.setattr(pipeline, "COMMITTED", tmp_path / "committed")
+    return place(tmp_path, PLANE, "smoke")
+
+
+def test_what_is_committed_is_nearly_what_was_computed(where):
+    whole, _ = run_figure(where, PLANE.presets["smoke"], jax.devices()[:1])
+    committed = read_dataset(commit(where))
+    assert committed.sizes == whole.sizes
+    xr.testing.assert_allclose(committed, rounded(whole))
+    for name, array in whole.data_vars.items():
+        if array.dtype.kind == "f":
+            np.testing.assert_allclose(committed[name], array, rtol=2.0**-BITS)
+            assert (committed[name] == array).all() or array.nbytes > LARGE
+
+
+def test_what_is_not_finite_stays_as_it_is():
+    values = np.tile([np.nan, np.inf, -np.inf, 0.0, -1.0], 2000)
+    np.testing.assert_array_equal(rounded(xr.Dataset({"x": ("n", values)})).x, values)
+
+
+def test_only_the_preset_itself_is_committed(where):
+    with pytest.raises(FileNotFoundError, match="run it first"):
+        commit(where)
+    config = dataclasses.replace(PLANE.presets["smoke"], num_grid=10)
+    run_figure(where, config, jax.devices()[:1])
+    with pytest.raises(Failed, match="num_grid=10"):
+        commit(where)
+    assert not where.committed.exists()

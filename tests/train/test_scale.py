@@ -1,0 +1,171 @@
+"""Meshes of members x data, sharded parameters and several processes give one device's numbers."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from functools import cache
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+
+from experiments import __main__ as cli
+from experiments.core.config import ConfigError
+from experiments.train.config import TrainConfig, sweep_members
+from experiments.training.meshes import (
+    MeshConfig,
+    make_mesh,
+    place_batch,
+    process_share,
+    state_shardings,
+)
+from experiments.training.optimizers import make_optimizer
+from experiments.training.train import member_programs
+from tests.training.toy import toy_problem
+
+SWEEP = ["learning_rate=1e-3,3e-3", "seed=0,1,2,3"]
+CONFIG = TrainConfig(num_steps=6, batch_size=16, warmup_steps=2, optimizer="adamw")
+MESHES = [(2, 4), (8, 1), (1, 8)]
+
+
+def batches():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(6, 16, 8)).astype(np.float32)
+    return {"x": x, "y": x.sum(2)}
+
+
+@cache
+def trained(shape, shard_above=None):
+    """(programs, state, losses of all steps, validation sums) on a mesh of that shape."""
+    members, _ = sweep_members(CONFIG, SWEEP)
+    mesh = make_mesh(MeshConfig(*shape), jax.devices(), 8, CONFIG.batch_size)
+    programs = member_programs(
+        toy_problem(8, 16),
+        lambda member: make_optimizer(CONFIG, member),
+        members,
+        mesh,
+        shard_above=shard_above,
+    )
+    first, rest = (
+        place_batch(mesh, jax.tree.map(lambda leaf, part=part: leaf[part], batches()), 1)
+        for part in (slice(3), slice(3, 6))
+    )
+    state, records = programs.steps(programs.start(), first, np.int32(0))
+    state, more = programs.steps(state, rest, np.int32(3))
+    losses = np.concatenate([records["loss"], more["loss"]], axis=1)
+    held = place_batch(mesh, jax.tree.map(lambda leaf: leaf[0], batches()), 0)
+    weights = place_batch(mesh, np.arange(16) % 3 / 2, 0)
+    return programs, state, losses, programs.metrics(state, held, weights)
+
+
+@pytest.mark.parametrize("shape", MESHES, ids=str)
+def test_a_mesh_gives_the_losses_of_one_device(shape):
+    assert len(jax.devices()) == 8
+    _, state, losses, sums = trained(shape)
+    _, state_of_one, losses_of_one, sums_of_one = trained((1, 1))
+    np.testing.assert_allclose(losses, losses_of_one, rtol=1e-5)
+    np.testing.assert_allclose(sums["loss"], sums_of_one["loss"], rtol=1e-5)
+    for ours, theirs in zip(jax.tree.leaves(state), jax.tree.leaves(state_of_one), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(2, 4), (1, 8)], ids=str)
+def test_sharded_parameters_give_them_too_and_take_a_share_of_each_device(shape):
+    programs, state, losses, _ = trained(shape, 100)
+    np.testing.assert_allclose(losses, trained((1, 1))[2], rtol=1e-5)
+    kernel = state.params["first"]["kernel"]  # (8 members, 8, 16)
+    assert kernel.addressable_shards[0].data.size == kernel.size // 8
+    for leaf, expected in zip(
+        jax.tree.leaves(state), jax.tree.leaves(programs.template), strict=True
+    ):
+        assert leaf.sharding.is_equivalent_to(expected.sharding, leaf.ndim)
+    assert state.params["last"]["bias"].sharding.is_fully_replicated == (shape[0] == 1)
+
+
+def test_only_the_longest_axis_that_divides_is_cut():
+    mesh = make_mesh(MeshConfig(1, 8), jax.devices(), 1, 8)
+    shapes = {"a": (1, 16, 24), "b": (1, 16, 30), "c": (1, 3, 700), "d": (1, 8), "e": (1,)}
+    leaves = {name: jax.ShapeDtypeStruct(shape, np.float32) for name, shape in shapes.items()}
+    specs = {name: tuple(s.spec) for name, s in state_shardings(mesh, leaves, 8).items()}
+    assert specs == {
+        "a": ("members", None, "data"),
+        "b": ("members", "data", None),
+        "c": ("members", None, None),
+        "d": ("members", None),
+        "e": ("members",),
+    }
+
+
+def test_a_mesh_is_left_to_the_compiler_and_gives_members_what_divides():
+    devices = jax.devices()
+    for num_members, members in ((1, 1), (2, 2), (6, 2), (12, 4), (8, 8)):
+        mesh = make_mesh(MeshConfig(), devices, num_members, 16)
+        assert dict(mesh.shape) == {"members": members, "data": 1}  # cores of a CPU are shared
+        assert mesh.axis_types == (AxisType.Auto,) * 2
+    assert dict(make_mesh(MeshConfig(data=4), devices, 6, 16).shape) == {"members": 2, "data": 4}
+    assert process_share(mesh) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (MeshConfig(members=4, data=4), "members=4 x data=4 needs 16 devices; there are 8"),
+        (MeshConfig(members=4), "the number of members, 6, must be a multiple of mesh.members=4"),
+        (MeshConfig(data=8), "the batch_size, 12, must be a multiple of mesh.data=8"),
+    ],
+)
+def test_a_mesh_that_does_not_fit_is_refused(config, message):
+    with pytest.raises(ConfigError, match=message):
+        make_mesh(config, jax.devices(), 6, 12)
+    for value in (0, 1.5, float("nan"), "2"):
+        with pytest.raises(ValueError, match=rf"mesh\.data must be an integer .* got {value!r}"):
+            MeshConfig(data=value)
+
+
+TEXT = (
+    *("train", "text", "--preset", "smoke", "--set", "model.width=8", "--set", "model.context=8"),
+    *("--set", "num_steps=6", "--set", "eval_every=3", "--set", "save_every=3"),
+    *("--set", "warmup_steps=2", "--set", "log_every=1", "--set", "steps_per_call=3"),
+    *("--set", "optimizer=sgd", "--sweep", "seed=0,1"),  # which compiles fastest
+)
+
+
+def test_two_processes_give_the_losses_of_one(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    flags = os.environ["XLA_FLAGS"].replace("device_count=8", "device_count=1")
+    environment = {**os.environ, "XLA_FLAGS": flags, "GLIBC_TUNABLES": ""}
+    together = (
+        *("--output", str(tmp_path / "two"), "--devices", "1", "--set", "mesh.members=1"),
+        *("--coordinator", f"127.0.0.1:{port}", "--num-processes", "2"),
+    )
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "experiments", *TEXT, *together, "--process-id", str(number)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        for number in range(2)
+    ]
+    try:
+        outputs = [process.communicate(timeout=180) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    assert cli.main([*TEXT, "--output", str(tmp_path / "one"), "--devices", "1"]) == 0
+    ours, theirs = (
+        [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        for name in ("two", "one")
+    )
+    assert len(ours) == len(theirs) == 2 * (6 + 2 + 1)
+    for a, b in zip(ours, theirs, strict=True):
+        assert {k: a[k] for k in ("step", "split", "member")} == {
+            k: b[k] for k in ("step", "split", "member")
+        }
+        np.testing.assert_allclose(a["loss"], b["loss"], rtol=1e-5)

@@ -1,0 +1,107 @@
+"""training/tasks.py: what the two networks are trained for, and how it is measured."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.data import byte_corpus
+from experiments.training.tasks import image_problem, language_task, text_problem
+from models.cnn import CNNConfig
+from models.nanogpt import GPTConfig
+
+GPT = GPTConfig(vocab_size=16, context=6, num_layers=1, num_heads=2, width=8, dropout=0.5)
+WEIGHTS = np.float32([1, 1, 0, 1])
+
+
+def tokens():
+    return jax.random.randint(jax.random.key(1), (4, 7), 0, 16)
+
+
+def images():
+    keys = jax.random.split(jax.random.key(1))
+    image = jax.random.normal(keys[0], (4, 32, 32, 3))
+    return {"image": image, "label": jax.random.randint(keys[1], (4,), 0, 10)}
+
+
+CASES = {
+    "text": (text_problem(GPT), tokens()),
+    "images": (image_problem(CNNConfig(width=1 / 64)), images()),
+}
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request):
+    """(problem, params, state, batch), the weights large enough for dropout to matter."""
+    problem, batch = CASES[request.param]
+    params, state = jax.jit(problem.init)(jax.random.key(0))
+    return problem, jax.tree.map(lambda leaf: 3 * leaf, params), state, batch
+
+
+def test_metrics_are_the_weighted_sums_of_those_of_single_examples(case):
+    problem, params, state, batch = case
+    metrics = jax.jit(problem.metrics)
+    whole = metrics(params, state, batch, WEIGHTS)
+    copies = [jax.tree.map(lambda leaf, i=i: leaf[np.full(4, i)], batch) for i in range(4)]
+    rows = [metrics(params, state, copy, np.float32([1, 1, 1, 1])) for copy in copies]
+    assert whole["weight"] == 3
+    for name, value in whole.items():
+        apart = sum(weight * row[name] / 4 for weight, row in zip(WEIGHTS, rows, strict=True))
+        np.testing.assert_allclose(value, apart, rtol=1e-4)
+
+
+def test_padding_changes_nothing(case):
+    problem, params, state, batch = case
+    other = jax.tree.map(lambda leaf: leaf.at[2].set(leaf[0]), batch)
+    metrics = jax.jit(problem.metrics)
+    given, padded = (metrics(params, state, rows, WEIGHTS) for rows in (batch, other))
+    for name in given:
+        np.testing.assert_array_equal(given[name], padded[name])
+
+
+def test_dropout_is_on_in_training_alone():
+    problem, batch = CASES["text"]
+    params, state = problem.init(jax.random.key(0))
+    params = jax.tree.map(lambda leaf: 10 * leaf, params)
+    loss = jax.jit(problem.loss)
+    losses = {float(loss(params, state, batch, jax.random.key(i))[0]) for i in range(3)}
+    ones = jnp.ones(4)
+    metrics = jax.jit(problem.metrics)
+    assert len(losses) == 3
+    assert metrics(params, state, batch, ones) == metrics(params, state, batch, ones)
+
+
+def test_batch_norm_takes_the_batchs_statistics_in_training_alone():
+    problem, batch = CASES["images"]
+    loss, metrics = jax.jit(problem.loss), jax.jit(problem.metrics)
+    params, fresh = jax.jit(problem.init)(jax.random.key(0))
+    first, trained = loss(params, fresh, batch, None)
+    second, _ = loss(params, trained, batch, None)
+    moved = jax.tree.map(lambda before, after: bool((before != after).any()), fresh, trained)
+    assert all(jax.tree.leaves(moved))
+    assert first == second
+    assert metrics(params, fresh, batch, WEIGHTS) != metrics(params, trained, batch, WEIGHTS)
+
+
+def test_accuracy_counts_what_the_largest_logit_says():
+    problem, batch = CASES["images"]
+    params, state = jax.jit(problem.init)(jax.random.key(0))
+    params["bias"] = jnp.where(jnp.arange(10) == 7, 1e3, 0.0)
+    labels = jnp.array([7, 1, 7, 7])
+    sums = jax.jit(problem.metrics)(params, state, batch | {"label": labels}, WEIGHTS)
+    assert sums["accuracy"] == 2
+    np.testing.assert_allclose(sums["loss"], 1e3, rtol=1e-2)
+
+
+def test_the_figures_task_is_the_same_problem():
+    corpus = byte_corpus("t", bytes(range(16)) * 20)
+    model = GPTConfig(vocab_size=256, context=6, num_layers=1, num_heads=2, width=8)
+    task, problem = language_task(model, corpus, batch=4), text_problem(model)
+    params, state = problem.init(jax.random.key(0))
+    for ours, theirs in zip(
+        jax.tree.leaves((params, state)), jax.tree.leaves(task.init(jax.random.key(0))), strict=True
+    ):
+        np.testing.assert_array_equal(ours, theirs)
+    batch = task.sample_heldout(jax.random.key(1))
+    mean = jax.jit(problem.metrics)(params, state, batch, np.full(4, 0.25, np.float32))["loss"]
+    np.testing.assert_allclose(jax.jit(task.evaluate)(params, state, batch), mean, rtol=1e-6)

@@ -1,0 +1,112 @@
+"""training/tasks.py and train.py: one run as a pure function, alone and as a member."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from experiments.data import byte_corpus, load_corpus
+from experiments.training.tasks import Task, language_task
+from experiments.training.train import train_member
+from kadam_jax.members import points, sweep
+from models.nanogpt import GPTConfig
+
+TINY = GPTConfig(vocab_size=256, context=8, num_layers=1, num_heads=2, width=16, dropout=0.1)
+
+
+@pytest.fixture(scope="module")
+def task():
+    return language_task(TINY, load_corpus("embedded"), batch=2)
+
+
+def parabola(noise=0.0):
+    """Loss (w - noise·batch)²/2; `noise` also makes the initial weight and the dropout random."""
+
+    def loss(w, count, batch, key):
+        return (w - noise * (batch + jax.random.normal(key))) ** 2 / 2, count + 1
+
+    return Task(
+        init=lambda key: (1 + noise * jax.random.normal(key), jnp.zeros((), jnp.int32)),
+        sample=jax.random.normal,
+        loss=loss,
+        sample_heldout=jax.random.normal,
+        evaluate=lambda w, count, batch: (w - noise * batch) ** 2 / 2,
+    )
+
+
+def test_gradient_descent_on_a_parabola_is_a_geometric_sequence():
+    result = train_member(parabola(), optax.sgd(0.25), seed=0, num_steps=6)
+    np.testing.assert_allclose(result.loss, 0.75 ** (2 * np.arange(6)) / 2, rtol=1e-6)
+    np.testing.assert_allclose(result.params, 0.75**6, rtol=1e-6)
+    assert result.state == 6
+
+
+def test_read_sees_the_state_after_every_step():
+    optimizer = optax.scale_by_adam()
+    result = train_member(
+        parabola(), optimizer, seed=0, num_steps=4, read=lambda state: {"count": state.count}
+    )
+    assert result.read["count"].tolist() == [1, 2, 3, 4]
+
+
+def test_a_longer_run_begins_with_the_shorter_one():
+    short, long = (
+        train_member(parabola(noise=1.0), optax.adam(1e-2), seed=3, num_steps=n) for n in (3, 7)
+    )
+    np.testing.assert_array_equal(short.loss, long.loss[:3])
+
+
+def test_a_member_is_the_same_wherever_it_stands():
+    def fn(member):
+        optimizer = optax.adam(member["learning_rate"])
+        return train_member(parabola(noise=1.0), optimizer, seed=member["seed"], num_steps=4).loss
+
+    members = points(seed=[0, 1, 2], learning_rate=[1e-2, 1e-3, 1e-2])
+    whole = sweep(fn, members)
+    backwards = sweep(fn, {name: column[::-1] for name, column in members.items()}, chunk_size=1)
+    np.testing.assert_allclose(whole, backwards[::-1], rtol=1e-5)
+    assert len(np.unique(whole)) == whole.size  # every seed and step draws its own
+
+
+def test_seed_and_hyperparameters_may_be_traced():
+    chex.clear_trace_counter()
+
+    @jax.jit
+    @chex.assert_max_traces(n=1)
+    def run(seed, learning_rate):
+        return train_member(parabola(), optax.adam(learning_rate), seed=seed, num_steps=2).loss
+
+    for seed in range(3):
+        assert np.isfinite(run(seed, 1e-3 * seed)).all()
+
+
+def test_training_lowers_the_heldout_loss_and_the_first_loss_is_that_of_chance(task):
+    result = train_member(task, optax.adam(2e-2), seed=0, num_steps=30)
+    batch = task.sample_heldout(jax.random.key(9))
+    np.testing.assert_allclose(result.loss[0], np.log(256), rtol=0.02)
+    assert jax.jit(task.evaluate)(result.params, result.state, batch) < 4.5
+
+
+def test_dropout_is_on_in_training_and_off_in_evaluation(task):
+    params, state = task.init(jax.random.key(0))
+    params = jax.tree.map(lambda leaf: 10 * leaf, params)
+    batch = task.sample(jax.random.key(1))
+    losses = {float(task.loss(params, state, batch, jax.random.key(k))[0]) for k in range(3)}
+    assert len(losses) == 3
+    assert task.evaluate(params, state, batch) == task.evaluate(params, state, batch)
+
+
+def test_heldout_batches_come_from_the_heldout_split():
+    corpus = byte_corpus("t", b"a" * 90 + b"b" * 10)
+    split = language_task(TINY, corpus, batch=3)
+    key = jax.random.key(0)
+    assert set(np.unique(split.sample(key))) == {ord("a")}
+    assert set(np.unique(split.sample_heldout(key))) == {ord("b")}
+
+
+def test_a_vocabulary_too_small_for_the_corpus_is_refused():
+    small = GPTConfig(vocab_size=128, context=8, num_layers=1, num_heads=1, width=8)
+    with pytest.raises(ValueError, match=r"model\.vocab_size=128 is below the corpus's 256"):
+        language_task(small, load_corpus("embedded"), batch=2)

@@ -247,7 +247,7 @@ PLUS = ({"decades": 0.1}, {"decades": -0.1}, {"decades": 0.1, "spread": 2.0})
 DEAD = ({}, {"dead": 1.0}, {"dead": 0.1, "spread": 0.5})
 CASES = {
     "kadam-within-last-stages-bound": ({}, {"scale": 1.1}),
-    "kadam-within-theorem-2": ({"scale": 0.5}, {"scale": 1e4}),
+    "kadam-within-theorem-3": ({"scale": 0.5}, {"scale": 1e4}),
     "two-adam-guarantee-is-stronger": ({}, {"reached": 0.95}),
     "2-adam-more-stable-in-b-minus": MINUS,
     "3-adam-more-stable-in-b-minus": MINUS,

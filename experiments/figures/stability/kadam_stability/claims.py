@@ -18,7 +18,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="kadam-within-last-stages-bound",
         figure="kadam_stability",
-        section="§4.3, Theorem 2",
+        section="§4.3, Theorem 3",
         statement="Adam's bound holds identically for k-Adam: with the last stage's decays.",
         quantity="largest ‖uₙ‖∞ over the exact bound of the last stage, k = 1, 2, 3, all members "
         "and steps",
@@ -27,11 +27,11 @@ CLAIMS: tuple[Claim, ...] = (
         reason="A supremum over all inputs of a stage has no exceptions but for rounding.",
     ),
     Claim(
-        id="kadam-within-theorem-2",
+        id="kadam-within-theorem-3",
         figure="kadam_stability",
-        section="§4.3, Theorem 2",
-        statement="The max-update of k-Adam stays below Theorem 2's bound, in B₊ and in B₋.",
-        quantity="largest ‖uₙ‖∞ over Theorem 2's bound, k = 2, 3, all members and steps",
+        section="§4.3, Theorem 3",
+        statement="The max-update of k-Adam stays below Theorem 3's bound, in B₊ and in B₋.",
+        quantity="largest ‖uₙ‖∞ over Theorem 3's bound, k = 2, 3, all members and steps",
         statistic=lambda run: exact(
             run.paper_ratio.sel(k=[2, 3]).max(), run.paper_ratio.sel(k=[2, 3]).size
         ),
@@ -42,7 +42,7 @@ CLAIMS: tuple[Claim, ...] = (
         id="two-adam-guarantee-is-stronger",
         figure="kadam_stability",
         section="§4.3",
-        statement="Theorem 2 places stronger stability guarantees on 2-Adam than on Adam.",
+        statement="Theorem 3 places stronger stability guarantees on 2-Adam than on Adam.",
         quantity="largest update that constructed gradients drive 2-Adam to, over Adam's supremum "
         "with the same decays; the longest sequences, smallest of all points",
         statistic=lambda run: exact(

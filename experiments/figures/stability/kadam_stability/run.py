@@ -283,7 +283,7 @@ def _numbers(data: xr.Dataset) -> tuple[dict, dict]:
 FIGURE_LABELS = {
     "k": ("number of stages", "1"),
     "exact_ratio": ("largest max-update over the last stage's exact bound", "1"),
-    "paper_ratio": ("largest max-update over Theorem 2's bound", "1"),
+    "paper_ratio": ("largest max-update over Theorem 3's bound", "1"),
     "log10_largest": ("log10 of the largest max-update", "log10(learning rate)"),
     "dead_seed": ("seed of the noise", "1"),
     "dead_step": ("optimizer steps done before, n", "step"),

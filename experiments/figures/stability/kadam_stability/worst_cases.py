@@ -1,4 +1,4 @@
-r"""Gradients that drive k-Adam as far as its last stage can be driven (§4.3, Theorem 2).
+r"""Gradients that drive k-Adam as far as its last stage can be driven (§4.3, Theorem 3).
 
 Whatever a stage is fed, its output is within the exact supremum of its own decays: so is k-Adam's
 update within that of the last stage. That an earlier stage bounds the input adds nothing, since a

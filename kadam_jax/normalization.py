@@ -1,7 +1,8 @@
 """Adaptive normalisation: an average of the updates over the root of an average of their squares.
 
 `normalize` runs any number of stages over a tree; one stage is an optax transformation here, k of
-them are k-Adam in `kadam_jax.optimizer`.
+them are k-Adam in `kadam_jax.optimizer`. Definition 2 of Gould and Tanaka,
+`arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_.
 """
 
 from collections.abc import Iterable, Sequence
@@ -86,7 +87,7 @@ def scale_by_adaptive_normalization(
 
     References:
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
-      Definitions 1 and 2, Algorithm 1.
+      §2.1, Definition 1, Definition 2, Algorithm 1, Appendix A, Appendix B.
     """
     check_decays("b1", [b1])
     check_decays("b2", [b2])

@@ -1,4 +1,7 @@
-"""k-Adam: adaptive normalisation applied k times in succession."""
+"""k-Adam: adaptive normalisation applied k times in succession.
+
+Algorithm 1 of Gould and Tanaka, `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -61,7 +64,7 @@ def scale_by_kadam(
 
     References:
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
-      Section 4.3, Algorithm 1.
+      §4.3, Definition 3, Algorithm 1.
     """
     b1s = stage_decays("b1", b1, k, strategy, check_decays)
     b2s = stage_decays("b2", b2, k, strategy, check_decays)
@@ -133,7 +136,7 @@ def kadam(
 
     References:
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
-      Section 4.3, Algorithm 1.
+      §4.3, Definition 3, Algorithm 1, Appendix A, Appendix P.
     """
     _check_rate("learning_rate", learning_rate)
     _check_rate("weight_decay", weight_decay)

@@ -1,4 +1,8 @@
-"""How two decays chosen for Adam become the decays of k stages."""
+"""How two decays chosen for Adam become the decays of k stages.
+
+The strategies of Gould and Tanaka, `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_,
+Section 4.3 and Appendix O.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral
@@ -61,7 +65,7 @@ def per_stage_decays(
 
     References:
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
-      Section 4.3 and Appendix O.
+      §4.3, Appendix O.
     """
     rule = checked_rule(k, strategy)
     for name, decay in (("b1", b1), ("b2", b2)):

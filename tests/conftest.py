@@ -16,9 +16,13 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import json
 from pathlib import Path
 
+import hypothesis
 import jax
 import pytest
 
+# A deadline would depend on how busy the machine is.
+hypothesis.settings.register_profile("tests", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("tests")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.devices()  # starts JAX: else the first test that runs the command line decides for the others
 

@@ -236,7 +236,7 @@ def test_every_parameter_gets_a_gradient_and_training_cancels_that_of_convolutio
         chex.assert_tree_all_finite((in_evaluation, in_training))
         assert jnp.any(in_evaluation != 0), path
         if is_convolution_bias(path):
-            assert jnp.abs(in_training).max() < 1e-4 * jnp.abs(in_evaluation).max(), path
+            assert jnp.abs(in_training).max() < 1e-3 * jnp.abs(in_evaluation).max(), path
         else:
             assert jnp.mean(in_training != 0) > 0.9, path
 

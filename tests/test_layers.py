@@ -2,6 +2,7 @@
 
 import ast
 import importlib.metadata
+import inspect
 import json
 import os
 import shutil
@@ -13,6 +14,8 @@ from pathlib import Path
 import pytest
 
 import kadam_jax
+from experiments.figures import discover
+from experiments.reproduce.pipeline import TELLING
 
 ROOT = Path(__file__).parents[1]
 OURS = ("kadam_jax", "models", "experiments")
@@ -31,6 +34,18 @@ LIBRARY = {
     "flow": {"normalization", "strategies"},
     "invariance": {"normalization"},
 }
+# What a package of experiments may import of ours besides itself; only `__main__` sees them all.
+EXPERIMENTS = {
+    "core": {"kadam_jax"},
+    "data": {"core"},
+    "training": {"core", "data", "models", "kadam_jax"},
+    "figures": {"core", "data", "training", "models", "kadam_jax"},
+    "reproduce": {"core", "data", "training", "figures"},
+    "train": {"core", "data", "training", "models"},
+    "bench": {"core", "data", "training", "models", "kadam_jax"},
+    "__main__": {"core", "figures", "reproduce", "train", "bench"},
+}
+FOUR = {"__init__.py", "run.py", "plot.py", "claims.py"}
 
 
 def modules_of(package, root=ROOT):
@@ -106,15 +121,87 @@ def test_the_library_reexports_every_public_module():
     assert imported == {name for name in public if name.count(".") == 1}
 
 
-def test_figures_never_import_each_other():
-    folders = {
-        name: name.split(".")[2:4]
-        for name, file in MODULES.items()
-        if name.startswith("experiments.figures.") and file.parent.parent.parent.name == "figures"
-    }
-    for name, folder in folders.items():
-        for target in imports_of(name, MODULES[name]):
-            assert folders.get(owner(target), folder) == folder, name
+def layer(name):
+    """The package within experiments, or the package that is none of it."""
+    top, *within = name.split(".")
+    return within[0] if top == "experiments" and within else top
+
+
+def place(name):
+    """(family, figure) of a module in a figure's folder, (family,) of what a family shares."""
+    return MODULES[name].relative_to(ROOT / "experiments" / "figures").parent.parts
+
+
+def forbidden(name, targets):
+    """Those of `targets` that stand where a module of experiments may not import from."""
+    found = {target for target in targets if owner(target) not in ("", "experiments")}
+    within = {target for target in found if layer(owner(target)) == layer(name)}
+    allowed = {target for target in found if layer(owner(target)) in EXPERIMENTS[layer(name)]}
+    if layer(name) == "figures":  # from its own folder and its family's
+        ours = (place(name), place(name)[:1])
+        within = {target for target in within if place(owner(target)) in ours}
+        if MODULES[name].name not in TELLING:  # for what it decides is in the key, and they are not
+            within = {target for target in within if MODULES[owner(target)].name not in TELLING}
+    return found - within - allowed
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("experiments.")])
+def test_a_module_of_experiments_imports_from_layers_below(name):
+    assert not forbidden(name, imports_of(name, MODULES[name]))
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("core.run", "data.Corpus"),
+        ("core.figure", "figures.discover"),
+        ("data.text", "training.tasks"),
+        ("training.train", "train.loop.train"),
+        ("training.tuning", "figures.optimizer.rate_basins.basin"),
+        ("figures.flow.trajectories.run", "figures.flow.solver_cost.problems.network"),
+        ("figures.flow.trajectories.plot", "figures.flow.solver_cost.LABELS"),
+        ("figures.flow.trajectories.run", "figures.stability.max_updates"),
+        ("figures.stability.max_updates", "figures.stability.max_update.run"),
+        ("figures.stability.max_update.run", "figures.discover"),
+        ("figures.stability.max_update.run", "figures.stability.max_update.plot.plot"),
+        ("figures.stability.max_update.run", "figures.stability.SETUP"),
+        ("figures.optimizer.strategy_comparison", "figures.optimizer.claims"),
+        ("figures.flow.trajectories.claims", "reproduce.pipeline"),
+        ("reproduce.report", "__main__.main"),
+    ],
+)
+def test_an_import_from_elsewhere_would_be_noticed(name, target):
+    name, target = f"experiments.{name}", f"experiments.{target}"
+    assert forbidden(name, {target, "jax.numpy", "kadam_jax.kadam"}) >= {target}
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("experiments.")])
+def test_experiments_import_the_library_from_its_face(name):
+    for target in imports_of(name, MODULES[name]):
+        package, _, imported = target.rpartition(".")
+        assert not (package.startswith("kadam_jax.") and imported in kadam_jax.__all__), target
+
+
+def test_nothing_but_packages_stands_in_experiments():
+    folder = ROOT / "experiments"
+    assert {file.name for file in folder.glob("*.*")} == {"__init__.py", "__main__.py"}
+    packages = {file.parent.name for file in folder.glob("*/__init__.py")}
+    assert packages == EXPERIMENTS.keys() - {"__main__"}
+
+
+@pytest.mark.parametrize("figure", discover().values(), ids=lambda figure: figure.name)
+def test_a_figures_folder_has_its_four_files_and_parts(figure):
+    folder = Path(inspect.getfile(figure.compute)).parent
+    assert folder.name == figure.name
+    files = {file.name for file in folder.iterdir() if file.name != "__pycache__"}
+    assert files >= FOUR
+    assert all(file.endswith(".py") for file in files)
+
+
+def test_a_family_has_modules_and_figures_alone():
+    folders = {Path(inspect.getfile(figure.compute)).parent for figure in discover().values()}
+    for file in (ROOT / "experiments" / "figures").glob("*/*"):
+        assert file.suffix == ".py" or file.name == "__pycache__" or file in folders, file
 
 
 def test_all_is_every_public_name():

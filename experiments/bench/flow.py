@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from experiments.bench import Bench, BenchConfig, Table, interleave
 from experiments.data import load_corpus
 from experiments.training.tasks import language_task
-from kadam_jax.flow import flow_vector_field, solve_flow
+from kadam_jax import flow_vector_field, solve_flow
 from models.nanogpt import GPTConfig
 
 SMALL_GPT = GPTConfig(vocab_size=256, context=64, num_layers=2, num_heads=2, width=64, dropout=0.0)

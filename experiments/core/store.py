@@ -257,23 +257,23 @@ def git_commit(folder: Path = PROJECT) -> str:
 
     "unknown" outside git, and for a copy inside a repository that has none of its files.
     """
-    return _commit(folder, "rev-parse", "HEAD")
+    return _commit(folder, ["."], "rev-parse", "HEAD")
 
 
-def last_change(folder: Path) -> str:
-    """The last commit that changed a folder's files, and the rest as `git_commit`."""
-    return _commit(folder, "log", "-1", "--format=%H", "--", ".")
+def last_change(folder: Path, *files: str) -> str:
+    """The last commit that changed one of a folder's files, and the rest as `git_commit`."""
+    return _commit(folder, files, "log", "-1", "--format=%H", "--", *files)
 
 
-def _commit(folder: Path, *command: str) -> str:
+def _commit(folder: Path, files: Sequence[str], *command: str) -> str:
     def git(*arguments: str) -> str:
         words = ("git", "-C", str(folder), *arguments)
         return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        if git("rev-parse", "--show-prefix") and not git("ls-files", "--", "."):
+        if git("rev-parse", "--show-prefix") and not git("ls-files", "--", *files):
             return "unknown"
-        return git(*command) + ("+dirty" if git("status", "--porcelain", "--", ".") else "")
+        return git(*command) + ("+dirty" if git("status", "--porcelain", "--", *files) else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 

@@ -111,7 +111,7 @@ def run_figure(
     """Computes a figure's dataset and draws it, or takes the finished one of the same key.
 
     The key is a digest of the configuration, the data, the versions, JAX's precision, the platform
-    and the code that decides the numbers.
+    and the code that decides the numbers, `code_of`.
 
     Args:
       where: The figure and where its files lie.
@@ -165,7 +165,7 @@ def _run_figure(
         "versions": digest(json.dumps(versions())),
         "precision": f"{jax.config.jax_enable_x64}, {jax.config.jax_default_matmul_precision}",
         "platform": devices[0].platform,
-        "code": _code_digest(figure),
+        "code": code_digest(_folder(figure)),
     }
     key = digest(figure.name, *parts.values())
     identity = {
@@ -187,7 +187,7 @@ def _run_figure(
 
     mesh = jax.sharding.Mesh(np.array(devices), ("members",)) if len(devices) > 1 else None
     rules = {
-        "claims_commit": last_change(Path(inspect.getfile(figure.compute)).parent),
+        "claims_commit": last_change(_folder(figure), "claims.py", "../claims.py"),
         "rules": rules_digest(figure.claims),
     }
     start = time.monotonic()
@@ -288,13 +288,23 @@ def _finished(where: Place, key: str, parts: Mapping[str, str]) -> xr.Dataset | 
     return None
 
 
-def code_of(figure: Figure) -> list[Path]:
-    """The files that decide a figure's numbers: what all share, its family's, and its own."""
-    folder = Path(inspect.getfile(figure.compute)).parent
-    shared = (path for pattern in DECIDING for path in PROJECT.glob(pattern))
-    own = (*folder.parent.glob("*.py"), *folder.rglob("*.py"))
-    return sorted({*shared, *(path for path in own if path.name not in TELLING)})
+def _folder(figure: Figure) -> Path:
+    return Path(inspect.getfile(figure.compute)).parent
 
 
-def _code_digest(figure: Figure) -> str:
-    return digest(*(hashlib.sha256(path.read_bytes()).hexdigest() for path in code_of(figure)))
+def code_of(folder: Path, project: Path = PROJECT) -> list[Path]:
+    """The files that decide a figure's numbers: what all share, its family's, and its own.
+
+    Args:
+      folder: The figure's.
+      project: The checkout.
+    """
+    shared = [path for pattern in DECIDING for path in sorted(project.glob(pattern))]
+    own = sorted([*folder.parent.glob("*.py"), *folder.glob("*.py")])
+    return shared + [path for path in own if path.name not in TELLING]
+
+
+def code_digest(folder: Path, project: Path = PROJECT) -> str:
+    """Of the contents of `code_of`."""
+    contents = (path.read_bytes() for path in code_of(folder, project))
+    return digest(*(hashlib.sha256(content).hexdigest() for content in contents))

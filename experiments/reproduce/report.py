@@ -143,11 +143,8 @@ def render(sections: Collection[Section], preset: str) -> str:
     judgements = [judgement for section in sections for judgement in section.judgements]
     groups = _groups(judgements)
     origins = collections.defaultdict(list)
-    commits = collections.defaultdict(list)
     for section in sections:
         origins[section.origin or NOT_RUN].append(section)
-        if section.attrs and not section.new_rules:
-            commits[section.attrs["claims_commit"]].append(section)
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("experiments.reproduce"),
         autoescape=True,
@@ -166,7 +163,6 @@ def render(sections: Collection[Section], preset: str) -> str:
         preset=preset,
         scales=SCALES,
         origins=origins,
-        commits=commits,
         groups=groups,
         corrected=next(group for title, _, group in groups if title == CORRECTED),
         questions=_questions([section.place.figure for section in sections]),

@@ -15,8 +15,7 @@ from optax import contrib
 
 from experiments.training.optimizers import EPS, OPTAX_EPS, OPTIMIZERS
 from experiments.training.trials import Trial
-from kadam_jax.optimizer import scale_by_kadam
-from kadam_jax.strategies import per_stage_decays
+from kadam_jax import per_stage_decays, scale_by_kadam
 
 Member = Mapping[str, ArrayLike]
 """`rate`, what the schedule is multiplied by, `b1`, `b2` and `weight_decay`."""

@@ -7,7 +7,7 @@ from typing import Any
 import optax
 from jax.typing import ArrayLike
 
-from kadam_jax.optimizer import kadam
+from kadam_jax import kadam
 
 OPTIMIZERS: Mapping[str, Callable[[optax.Schedule, Any], optax.GradientTransformation]] = {
     "kadam": lambda rate, at: kadam(

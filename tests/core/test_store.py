@@ -251,15 +251,15 @@ def test_the_commit_says_when_files_differ_from_it(tmp_path):
     (tmp_path / "folder/file").write_text("")
     git("add", "folder")
     git("commit", "-q", "-m", "t")
-    changed = results.last_change(tmp_path / "folder")
+    changed = results.last_change(tmp_path / "folder", "file")
     (tmp_path / "file").write_text("else")  # outside of the folder
     git("commit", "-q", "-a", "-m", "t")
     (tmp_path / "file").write_text("more")
-    assert results.last_change(tmp_path / "folder") == changed
+    assert results.last_change(tmp_path / "folder", "file") == changed
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy/file").write_text("")  # of something else, inside of this repository
     assert results.git_commit(tmp_path / "copy") == "unknown"
-    assert results.last_change(tmp_path / "copy") == "unknown"
+    assert results.last_change(tmp_path / "copy", "file") == "unknown"
     assert results.git_commit(tmp_path) != changed
 
 

@@ -21,9 +21,7 @@ from experiments.core.run import Run
 from experiments.core.stats import END_LABEL, ENDS
 from experiments.core.store import labelled
 from experiments.training.trials import Trial
-from kadam_jax.members import grid, points
-from kadam_jax.optimizer import scale_by_kadam
-from kadam_jax.strategies import STRATEGIES, per_stage_decays
+from kadam_jax import STRATEGIES, grid, per_stage_decays, points, scale_by_kadam
 
 TUNING_SEED = 0
 ADAM = "adam"

@@ -1,1 +1,34 @@
 """Where the max-update is bounded, and what that says of generalization (§3)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from experiments.training.config import LAPTOP_MINIMUM, LAPTOP_MODEL, SMOKE_MODEL
+
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "smoke": dict(
+        model=SMOKE_MODEL,
+        batch=2,
+        num_steps=30,
+        num_seeds=2,
+        num_points=6,
+        warmup_steps=2,
+        eval_every=5,
+        eval_batches=2,
+    ),
+    "laptop": dict(
+        model=LAPTOP_MODEL, num_steps=750, warmup_steps=25, eval_every=50, eval_batches=32
+    ),
+    # Bytes in GPT-2's vocabulary: almost all of its rows are dead.
+    "paper": dict(batch=64, num_steps=3000, num_points=128, chunk_size=4),
+}
+"""Of figures of test losses along curves, by preset."""
+MINIMUM = {**LAPTOP_MINIMUM, "num_steps": 750, "eval_batches": 32}
+"""What their claims need, but for num_points."""
+SETUP = (
+    "nanoGPT ({model.num_layers} layers, width {model.width}, context {model.context}, "
+    "vocabulary {model.vocab_size}) on bytes of the {corpus} corpus by Adam, batch {batch}, "
+    "{num_seeds} seeds, {num_steps} steps: a warm-up of {warmup_steps}, then a cosine from "
+    "{learning_rate:g} to {final_rate:g} times that."
+)
+"""The beginning of their captions."""

@@ -7,7 +7,7 @@ or no better than before training, and its best one is what it reached until the
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,10 +17,10 @@ import xarray as xr
 
 from experiments.core.run import Run
 from experiments.figures.stability.max_updates import stored_rms, theory
-from experiments.training.config import LAPTOP_MINIMUM, LAPTOP_MODEL, SMOKE_MODEL, ScheduledConfig
+from experiments.training.config import ScheduledConfig
 from experiments.training.tasks import Task, language_task
 from experiments.training.train import train_member
-from kadam_jax.members import grid, points
+from kadam_jax import grid, points
 
 GIVEN = (0.9, 0.999)
 """γ, β of the usual point."""
@@ -44,34 +44,6 @@ LABELS = {
     "diverged": ("whether the last test loss is not below the one before training", "1"),
 }
 """long_name and units of what `losses` gives."""
-
-SETTINGS: Mapping[str, Mapping[str, Any]] = {
-    "smoke": dict(
-        model=SMOKE_MODEL,
-        batch=2,
-        num_steps=30,
-        num_seeds=2,
-        num_points=6,
-        warmup_steps=2,
-        eval_every=5,
-        eval_batches=2,
-    ),
-    "laptop": dict(
-        model=LAPTOP_MODEL, num_steps=750, warmup_steps=25, eval_every=50, eval_batches=32
-    ),
-    # Bytes in GPT-2's vocabulary: almost all of its rows are dead.
-    "paper": dict(batch=64, num_steps=3000, num_points=128, chunk_size=4),
-}
-"""Of figures along curves without annealing, by preset."""
-MINIMUM = {**LAPTOP_MINIMUM, "num_steps": 750, "eval_batches": 32}
-"""What their claims need, but for num_points."""
-SETUP = (
-    "nanoGPT ({model.num_layers} layers, width {model.width}, context {model.context}, "
-    "vocabulary {model.vocab_size}) on bytes of the {corpus} corpus by Adam, batch {batch}, "
-    "{num_seeds} seeds, {num_steps} steps: a warm-up of {warmup_steps}, then a cosine from "
-    "{learning_rate:g} to {final_rate:g} times that."
-)
-"""The beginning of their captions."""
 
 
 @dataclass(frozen=True)

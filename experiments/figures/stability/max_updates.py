@@ -16,14 +16,15 @@ from experiments.core.run import Run
 from experiments.training.config import TrainingConfig
 from experiments.training.tasks import Task, language_task
 from experiments.training.train import train_member
-from kadam_jax.members import Members
-from kadam_jax.monitor import record_dead_gradients, record_max_update
-from kadam_jax.optimizer import scale_by_kadam
-from kadam_jax.stability import (
+from kadam_jax import (
     exact_max_update_bound,
     max_update_bound,
+    record_dead_gradients,
+    record_max_update,
+    scale_by_kadam,
     stability_coefficient,
 )
+from kadam_jax.members import Members
 
 GROWING, FAST, JUST_BELOW = -0.0196, -0.029, -0.01
 """C up to which updates must have grown tenfold; up to which slopes must be within a tenth of the

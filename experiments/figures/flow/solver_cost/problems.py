@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 
 from experiments.training.tasks import Task
-from kadam_jax.flow import flow_vector_field
+from kadam_jax import flow_vector_field
 
 
 class FlowProblem(NamedTuple):

@@ -29,8 +29,7 @@ from experiments.figures.flow.solver_cost.problems import (
 )
 from experiments.training.config import TrainingConfig
 from experiments.training.tasks import language_task
-from kadam_jax.flow import solve_flow
-from kadam_jax.members import grid
+from kadam_jax import grid, solve_flow
 
 Substeps = tuple[int, ...]
 

@@ -11,8 +11,7 @@ from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 
 from experiments.training.tasks import Task
-from kadam_jax.flow import solve_flow
-from kadam_jax.optimizer import kadam
+from kadam_jax import kadam, solve_flow
 
 GROUPS = ("all", "rest", "drawn")
 """Parameters that distances are taken over: all measured ones, those of them outside of the

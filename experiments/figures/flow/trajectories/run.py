@@ -23,7 +23,7 @@ from experiments.figures.flow.trajectories.distances import (
 )
 from experiments.training.config import TrainingConfig
 from experiments.training.tasks import language_task
-from kadam_jax.members import grid
+from kadam_jax import grid
 
 FLOWS = {"paper": "discrete", "self-consistent": "continuous"}
 """The flows beside the discrete run and their `bias_correction`."""

@@ -8,6 +8,8 @@ from experiments.core import plot as plotting
 from experiments.core.stats import mean_interval
 from experiments.figures.invariance.coarse_graining.run import RUNS
 
+STYLES = {"adam": ("black", "-"), "coarse": ("tab:red", "--"), "reordered": ("tab:blue", ":")}
+"""Colour and line of every run."""
 COLOURS = colormaps["tab20"].colors
 """Of single parameters."""
 
@@ -32,10 +34,10 @@ def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
 def _trajectories(panel: axes.Axes, data: xr.Dataset, other: str) -> str:
     first = data.trajectory.isel(seed=0)
     for run in ("adam", other):
-        label, _, line = RUNS[run]
+        _, line = STYLES[run]
         for place, values in enumerate(first.sel(run=run).transpose("parameter", "step")):
             panel.plot(first.step, values, line, color=COLOURS[place % len(COLOURS)], linewidth=1)
-        panel.plot([], [], line, color="0.3", label=label)
+        panel.plot([], [], line, color="0.3", label=RUNS[run])
     top, bottom = first.max().item(), first.min().item()
     span = top - bottom
     panel.set(ylabel="$W_{ij}$")
@@ -46,10 +48,10 @@ def _trajectories(panel: axes.Axes, data: xr.Dataset, other: str) -> str:
 
 def _distances(panel: axes.Axes, data: xr.Dataset, part: str) -> str:
     for run in ("coarse", "reordered"):
-        label, colour, line = RUNS[run]
+        colour, line = STYLES[run]
         values = data.distance.sel(run=run, part=part)
         ends = values.min("seed"), values.mean("seed"), values.max("seed")
-        plotting.band(panel, data.step, *ends, color=colour, linestyle=line, label=label)
+        plotting.band(panel, data.step, *ends, color=colour, linestyle=line, label=RUNS[run])
     panel.set(ylabel="distance from Adam / displacement", ylim=(0, None))
     panel.legend(loc="lower right")
     where = {"slices": "queries and keys", "others": "all other parameters"}[part]
@@ -57,9 +59,9 @@ def _distances(panel: axes.Axes, data: xr.Dataset, part: str) -> str:
 
 
 def _losses(panel: axes.Axes, data: xr.Dataset) -> str:
-    for run, (label, colour, line) in RUNS.items():
+    for run, (colour, line) in STYLES.items():
         values = data.heldout_loss.sel(run=run)
-        panel.plot(data.eval_step, values.mean("seed"), line, color=colour, label=label)
+        panel.plot(data.eval_step, values.mean("seed"), line, color=colour, label=RUNS[run])
     panel.set(ylabel="held-out loss (nat/token)")
     panel.legend(loc="upper right")
     return "held-out loss, mean over seeds"
@@ -73,7 +75,7 @@ def _differences(panel: axes.Axes, data: xr.Dataset) -> str:
     )
     shift = 0.12 * (data.eval_step[0].item())  # intervals side by side
     for place, (loss, run, what, style) in enumerate(series):
-        label, colour, _ = RUNS[run]
+        colour, _ = STYLES[run]
         difference = data[loss].sel(run=run) - data[loss].sel(run="adam")
         ends = np.array([mean_interval(at) for at in difference.transpose("eval_step", "seed")])
         panel.errorbar(
@@ -81,7 +83,7 @@ def _differences(panel: axes.Axes, data: xr.Dataset) -> str:
             ends[:, 0],
             np.diff(ends[:, [1, 0, 2]]).T,
             color=colour,
-            label=label + what,
+            label=RUNS[run] + what,
             capsize=2,
             markersize=4,
             **style,

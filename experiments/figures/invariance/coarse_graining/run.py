@@ -22,15 +22,11 @@ from experiments.core.store import labelled
 from experiments.figures.invariance.queries_and_keys import others, stacked
 from experiments.training.config import TrainingConfig
 from experiments.training.tasks import Task, language_task
-from kadam_jax.invariance import scale_by_coarse_grained_normalization
+from kadam_jax import scale_by_coarse_grained_normalization
 from models.nanogpt import GPTConfig
 
-RUNS = {
-    "adam": ("Adam", "black", "-"),
-    "coarse": ("coarse-grained", "tab:red", "--"),
-    "reordered": ("Adam, other batches", "tab:blue", ":"),
-}
-"""Label, colour and line of every run."""
+RUNS = {"adam": "Adam", "coarse": "coarse-grained", "reordered": "Adam, other batches"}
+"""What every run is called."""
 
 QUERIES_AND_KEYS = np.array([True, True, False]).reshape(3, 1, 1)
 """Of a (width, 3, heads, head_size) leaf."""
@@ -212,7 +208,7 @@ def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
         {
             f"distance_{run}_{part}": (
                 distance.sel(run=run, part=part),
-                f"{RUNS[run][0]}: distance from Adam over its displacement at the end, {where}",
+                f"{RUNS[run]}: distance from Adam over its displacement at the end, {where}",
                 "1",
             )
             for run in ("coarse", "reordered")
@@ -221,7 +217,7 @@ def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
         | {
             f"harm_{run}": (
                 loss.sel(run=run) - loss.sel(run="adam"),
-                f"held-out loss at the end, {RUNS[run][0]} less Adam",
+                f"held-out loss at the end, {RUNS[run]} less Adam",
                 "nat/token",
             )
             for run in ("coarse", "reordered")

@@ -8,6 +8,8 @@ from experiments.core import plot as plotting
 from experiments.core.stats import mean_interval
 from experiments.figures.invariance.inner_products.run import NETWORKS
 
+COLOURS = {"qk_norm": "tab:blue", "no_qk_norm": "tab:red"}
+
 
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
     """The paper's two panels, then cosines, the end of the run, Lemma 2 and the radial term."""
@@ -29,7 +31,7 @@ def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
 
 
 def _inner_products(panel: axes.Axes, data: xr.Dataset, network: str) -> str:
-    label, colour = NETWORKS[network]
+    label, colour = NETWORKS[network], COLOURS[network]
     inner = abs(data.inner.sel(network=network))
     first = inner.isel(seed=0)
     panel.plot(data.step, first.values, color=colour, linewidth=0.3, alpha=0.35)
@@ -46,9 +48,9 @@ def _band(panel: axes.Axes, x: xr.DataArray, values: xr.DataArray, label: str, *
 
 
 def _cosines(panel: axes.Axes, data: xr.Dataset) -> str:
-    for network, (label, colour) in NETWORKS.items():
+    for network, label in NETWORKS.items():
         values = abs(data.cosine.sel(network=network))
-        _band(panel, data.step, values, label, color=colour, linewidth=0.6)
+        _band(panel, data.step, values, label, color=COLOURS[network], linewidth=0.6)
     panel.axhline(data.chance, color="black", linestyle=":", label="chance, 1/√entries")
     panel.set(yscale="log", xlabel="step n", ylabel="|cosine of $W_N$ and $g_n$|")
     panel.legend(loc="lower left")
@@ -64,8 +66,8 @@ def _towards_the_end(panel: axes.Axes, data: xr.Dataset) -> str:
     run = run.assign_coords(left=num_steps - run.step)
     binned = run.groupby_bins("left", edges, right=False).mean().transpose("left_bins", ...)
     ends = np.array([mean_interval(of_seeds) for of_seeds in binned.cosine])
-    label, colour = NETWORKS["qk_norm"]
-    label = f"{label}: mean, 95% interval"
+    colour = COLOURS["qk_norm"]
+    label = f"{NETWORKS['qk_norm']}: mean, 95% interval"
     plotting.band(panel, middles, *ends[:, [1, 0, 2]].T, color=colour, label=label)
     own = binned.own_share.mean("seed")
     panel.plot(middles, own, color="black", linestyle="--", label="from $g_n$ itself in $W_N$")
@@ -77,9 +79,9 @@ def _towards_the_end(panel: axes.Axes, data: xr.Dataset) -> str:
 
 
 def _lemma(panel: axes.Axes, data: xr.Dataset) -> str:
-    for network, (label, colour) in NETWORKS.items():
+    for network, label in NETWORKS.items():
         values = abs(data.own_cosine.sel(network=network))
-        _band(panel, data.step, values, label, color=colour, linewidth=0.6)
+        _band(panel, data.step, values, label, color=COLOURS[network], linewidth=0.6)
     exact, label = abs(data.exact_cosine), "qk-norm, ε → 0"
     _band(panel, data.exact_step, exact, label, color="tab:green", linewidth=1)
     panel.set(yscale="log", xlabel="step n", ylabel="|cosine of $W_n$ and $g_n$|")
@@ -88,9 +90,9 @@ def _lemma(panel: axes.Axes, data: xr.Dataset) -> str:
 
 
 def _radial(panel: axes.Axes, data: xr.Dataset) -> str:
-    for network, (label, colour) in NETWORKS.items():
+    for network, label in NETWORKS.items():
         values = data.radial_share.sel(network=network).median("seed")
-        panel.plot(data.step, values, label=label, color=colour, linewidth=0.8)
+        panel.plot(data.step, values, label=label, color=COLOURS[network], linewidth=0.8)
     panel.axhline(data.noise_share, color="black", linestyle="--", label="noise: 2γ/(1-γ)")
     panel.axhline(1, color="black", linestyle=":", label="equal")
     panel.set(yscale="log", xlabel="step n", ylabel="|2⟨$W_n$, $u_n$⟩| / η‖$u_n$‖²")

@@ -25,12 +25,11 @@ from experiments.figures.invariance.queries_and_keys import inner, stacked
 from experiments.training.config import TrainingConfig
 from experiments.training.tasks import Task, language_task
 from experiments.training.train import train_member
-from kadam_jax.invariance import radial_inner_products
-from kadam_jax.optimizer import scale_by_kadam
+from kadam_jax import radial_inner_products, scale_by_kadam
 from models.nanogpt import GPTConfig
 
-NETWORKS = {"qk_norm": ("qk-norm", "tab:blue"), "no_qk_norm": ("no qk-norm", "tab:red")}
-"""Label and colour of every network."""
+NETWORKS = {"qk_norm": "qk-norm", "no_qk_norm": "no qk-norm"}
+"""What every network is called."""
 
 EXACT_EPS = 1e-12
 """qk-norm's ε where Lemma 2 is to hold to rounding."""
@@ -226,7 +225,7 @@ def analyse(
 
 def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
     over, statistics = ("step", "slice"), {}
-    for network, (label, _) in NETWORKS.items():
+    for network, label in NETWORKS.items():
         run = data.sel(network=network)
         total = (run.radial.sum("step") / run.growth.sum("step")).median("slice")
         named = {

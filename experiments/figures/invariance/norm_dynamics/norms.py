@@ -10,9 +10,7 @@ from jax.typing import ArrayLike
 from experiments.figures.invariance.queries_and_keys import inner, observed, scaled, stacked
 from experiments.training.tasks import Task
 from experiments.training.train import train_member
-from kadam_jax.flow import solve_flow
-from kadam_jax.invariance import record_squared_norm
-from kadam_jax.optimizer import scale_by_kadam
+from kadam_jax import record_squared_norm, scale_by_kadam, solve_flow
 
 TERMS = ("decayed", "growth", "radial")
 """Of `RecordSquaredNormState`."""

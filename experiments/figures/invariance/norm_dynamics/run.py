@@ -16,8 +16,8 @@ from experiments.core.store import labelled
 from experiments.figures.invariance.norm_dynamics.norms import TERMS, discrete_norms, flow_norms
 from experiments.training.config import LAPTOP_MODEL, SMOKE_MODEL, TrainingConfig
 from experiments.training.tasks import language_task
+from kadam_jax import grid, points
 from kadam_jax.invariance import momentum_factor
-from kadam_jax.members import grid, points
 from models.nanogpt import GPTConfig
 
 LARGE = GPTConfig(qk_norm=True)

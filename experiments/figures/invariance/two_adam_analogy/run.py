@@ -34,9 +34,8 @@ from experiments.training.config import TrainingConfig
 from experiments.training.tasks import Task, language_task
 from experiments.training.train import train_member
 from experiments.training.tuning import best_on_other_seeds
+from kadam_jax import grid, scale_by_kadam
 from kadam_jax.invariance import momentum_factor, squared_norm_average
-from kadam_jax.members import grid
-from kadam_jax.optimizer import scale_by_kadam
 
 RUNNING_MEAN = 1 - 1e-6
 """β₂ where λ = 0 asks for 1, of which a bias-corrected average makes 0/0: the limit, a mean."""

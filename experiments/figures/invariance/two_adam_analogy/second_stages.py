@@ -10,8 +10,11 @@ import optax
 from jax.typing import ArrayLike
 
 from experiments.figures.invariance.queries_and_keys import inner, on_queries_and_keys
-from kadam_jax.invariance import radial_inner_products, scale_by_coarse_grained_normalization
-from kadam_jax.normalization import scale_by_adaptive_normalization
+from kadam_jax import (
+    radial_inner_products,
+    scale_by_adaptive_normalization,
+    scale_by_coarse_grained_normalization,
+)
 
 
 def elementwise(b2: ArrayLike, eps: ArrayLike) -> optax.GradientTransformation:

@@ -22,8 +22,7 @@ from experiments.figures.optimizer.decay_search.box import (
 from experiments.training.contenders import ADAMW, contender_trial, strategy_decays
 from experiments.training.trials import Trial
 from experiments.training.tuning import choose_by_halving, lowest, lowest_few
-from kadam_jax.members import grid, points
-from kadam_jax.strategies import STRATEGIES
+from kadam_jax import STRATEGIES, grid, points
 
 SEARCHED = "searched"
 """The arm of what the search found; the others are AdamW and the paper's strategies."""

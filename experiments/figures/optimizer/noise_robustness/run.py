@@ -26,8 +26,7 @@ from experiments.figures.optimizer.noise_robustness.noisy_training import noisy_
 from experiments.figures.optimizer.rate_basins import optimum
 from experiments.training.contenders import USUAL
 from experiments.training.tuning import TunedConfig
-from kadam_jax.members import grid, points
-from kadam_jax.optimizer import kadam
+from kadam_jax import grid, kadam, points
 from models.ngram import NGramConfig
 
 

@@ -7,7 +7,7 @@ from experiments.figures.optimizer.optimizer_comparison.grids import Grids, firs
 from experiments.figures.optimizer.optimizer_comparison.run import KADAM, Config, compute
 from experiments.training.config import LAPTOP_MINIMUM, LAPTOP_MODEL, SMOKE_MODEL
 from experiments.training.contenders import ADAMW
-from kadam_jax.strategies import STRATEGIES
+from kadam_jax import STRATEGIES
 
 FIGURE = Figure(
     name="optimizer_comparison",

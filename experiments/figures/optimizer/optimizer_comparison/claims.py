@@ -17,7 +17,7 @@ from experiments.core.stats import NOTHING, Estimate
 from experiments.figures.optimizer.paired_statistics import paired_interval
 from experiments.training.contenders import ADAMW
 from experiments.training.tuning import lowest
-from kadam_jax.strategies import STRATEGIES
+from kadam_jax import STRATEGIES
 
 FIGURE = "optimizer_comparison"
 RIVALS = (ADAMW, "nadamw", "rmsprop", "lion", "muon", "schedule_free_adamw")

@@ -27,8 +27,7 @@ from experiments.training.contenders import (
 )
 from experiments.training.trials import Trial, text_trial
 from experiments.training.tuning import TunedConfig, choose_by_halving
-from kadam_jax.members import grid, points
-from kadam_jax.strategies import STRATEGIES
+from kadam_jax import STRATEGIES, grid, points
 
 KADAM = "kadam"
 COLUMNS = ("b1", "b2", "weight_decay", "rate")

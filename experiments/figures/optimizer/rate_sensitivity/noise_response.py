@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from kadam_jax.optimizer import scale_by_kadam
+from kadam_jax import scale_by_kadam
 
 
 def noise_response(

@@ -26,8 +26,7 @@ from experiments.training.contenders import (
     strategy_decays,
 )
 from experiments.training.trials import text_trial
-from kadam_jax.members import grid, points
-from kadam_jax.strategies import STRATEGIES
+from kadam_jax import STRATEGIES, grid, points
 
 TWO_ADAM = "kadam_2"
 OPTIMIZERS = tuple(name for name in CONTENDERS if not name.startswith("kadam"))

@@ -22,8 +22,7 @@ from experiments.figures.stability.losses import GIVEN, GeneralisationConfig, lo
 from experiments.figures.stability.losses import LABELS as LOSS_LABELS
 from experiments.figures.stability.max_updates import GROWING, LABELS, growth_slopes, theory, train
 from experiments.training.tasks import language_task
-from kadam_jax.members import grid, points
-from kadam_jax.stability import growth_rate, normal_curve
+from kadam_jax import grid, growth_rate, normal_curve, points
 
 
 @dataclass(frozen=True)

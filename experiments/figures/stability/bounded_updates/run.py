@@ -21,8 +21,7 @@ from experiments.figures.stability.max_updates import (
     train,
 )
 from experiments.training.config import TrainingConfig
-from kadam_jax.members import grid, points
-from kadam_jax.stability import exact_max_update_bound, level_curve, normal_curve
+from kadam_jax import exact_max_update_bound, grid, level_curve, normal_curve, points
 
 GIVEN = (0.9, 0.999)
 """γ, β of the usual point, through which the normal curve goes."""

@@ -25,8 +25,7 @@ from experiments.figures.stability.max_updates import (
     train,
 )
 from experiments.training.config import TrainingConfig
-from kadam_jax.members import grid, points
-from kadam_jax.stability import worst_case_gradients
+from kadam_jax import grid, points, worst_case_gradients
 
 BOTH_UNSTABLE, BOTH_STABLE = "both unstable", "both stable"
 

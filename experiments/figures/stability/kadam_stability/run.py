@@ -31,10 +31,7 @@ from experiments.figures.stability.max_updates import (
 from experiments.training.config import TrainingConfig
 from experiments.training.tasks import Task, language_task
 from experiments.training.train import train_member
-from kadam_jax.members import grid, points
-from kadam_jax.monitor import record_max_update
-from kadam_jax.normalization import scale_by_adaptive_normalization
-from kadam_jax.stability import normal_curve
+from kadam_jax import grid, normal_curve, points, record_max_update, scale_by_adaptive_normalization
 
 GIVEN = (0.9, 0.999)
 """γ, β of the usual point, through which the normal curve goes."""

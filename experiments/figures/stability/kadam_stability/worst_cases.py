@@ -14,9 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from kadam_jax import exact_max_update_bound, scale_by_kadam
 from kadam_jax.normalization import ScaleByAdaptiveNormalizationState
-from kadam_jax.optimizer import scale_by_kadam
-from kadam_jax.stability import exact_max_update_bound
 
 SCALES = tuple(np.geomspace(0.1, 10, 33))
 """Largest inputs of the last stage that are tried: a stage's first output is ±1 whatever its input,
@@ -40,7 +39,7 @@ def stage_input(
       Of the inputs that are right the smallest one; where none is, the one with the largest output
       of that sign. A stage at rest puts out the sign of its input: the sign of `wanted`.
 
-    >>> from kadam_jax.normalization import scale_by_adaptive_normalization
+    >>> from kadam_jax import scale_by_adaptive_normalization
     >>> stage = scale_by_adaptive_normalization(0.9, 0.99, 0.0)
     >>> _, state = stage.update(jnp.array(2.0), stage.init(jnp.array(0.0)))
     >>> u, _ = stage.update(stage_input(-0.25, state, 0.9, 0.99), state)

@@ -2,9 +2,9 @@
 
 from experiments.core.figure import Figure
 from experiments.core.questions import GENERALIZATION
+from experiments.figures.stability import MINIMUM, SETTINGS, SETUP
 from experiments.figures.stability.level_curve import claims, plot
 from experiments.figures.stability.level_curve.run import Config, compute
-from experiments.figures.stability.losses import MINIMUM, SETTINGS, SETUP
 
 FIGURE = Figure(
     name="level_curve",

@@ -27,7 +27,7 @@ from experiments.figures.stability.point_statistics import (
     spread,
     stated,
 )
-from kadam_jax.stability import level_curve, stability_coefficient
+from kadam_jax import level_curve, stability_coefficient
 
 
 @dataclass(frozen=True)

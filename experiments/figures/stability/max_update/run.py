@@ -26,8 +26,8 @@ from experiments.figures.stability.max_updates import (
     train,
 )
 from experiments.training.config import TrainingConfig
-from kadam_jax.members import Members, grid, points
-from kadam_jax.stability import normal_curve
+from kadam_jax import grid, normal_curve, points
+from kadam_jax.members import Members
 
 GIVEN = (0.9, 0.999)
 """γ, β of the usual point, through which the normal curve goes."""

@@ -2,7 +2,7 @@
 
 from experiments.core.figure import Figure
 from experiments.core.questions import GENERALIZATION
-from experiments.figures.stability.losses import MINIMUM, SETTINGS, SETUP
+from experiments.figures.stability import MINIMUM, SETTINGS, SETUP
 from experiments.figures.stability.normal_curves import claims, plot
 from experiments.figures.stability.normal_curves.run import Config, compute
 

@@ -28,7 +28,7 @@ from experiments.figures.stability.point_statistics import (
     spread,
     stated,
 )
-from kadam_jax.stability import normal_curve
+from kadam_jax import normal_curve
 
 CURVES = {0.999: (GIVEN, "unstable"), 0.95: ((0.9, 0.95), "both")}
 """By β of a point of the curve: γ and β there, and which part is taken, C falling. The first begins

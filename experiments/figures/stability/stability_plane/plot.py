@@ -1,22 +1,9 @@
 """How the plane of (β, γ) is drawn (Fig. 2)."""
 
-import jax
-import jax.numpy as jnp
 import xarray as xr
 from matplotlib import cm, figure, lines, patches
 
 from experiments.core import plot as plotting
-from kadam_jax.stability import stability_coefficient
-
-
-def _angle_to_gradient(b1: jax.Array, b2: jax.Array) -> jax.Array:
-    """Degrees between chords and C's gradient at their middles: (curve, n) -> (curve, n - 1)."""
-    middles = [(b[:, 1:] + b[:, :-1]) / 2 for b in (b1, b2)]
-    slope_b1, slope_b2 = jax.grad(lambda *b: stability_coefficient(*b).sum(), (0, 1))(*middles)
-    chord_b1, chord_b2 = jnp.diff(b1), jnp.diff(b2)
-    cross = chord_b1 * slope_b2 - chord_b2 * slope_b1
-    dot = chord_b1 * slope_b1 + chord_b2 * slope_b2
-    return jnp.degrees(jnp.arctan2(jnp.abs(cross), jnp.abs(dot)))
 
 
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:

@@ -14,8 +14,7 @@ import xarray as xr
 from experiments.core.config import FigureConfig
 from experiments.core.run import Run
 from experiments.core.store import labelled
-from experiments.figures.stability.stability_plane.plot import _angle_to_gradient
-from kadam_jax.stability import exact_growth_rate, level_curve, normal_curve, stability_coefficient
+from kadam_jax import exact_growth_rate, level_curve, normal_curve, stability_coefficient
 
 
 @dataclass(frozen=True)
@@ -101,3 +100,13 @@ LABELS = {
     "b2": ("β", "1"),
     "level": ("C", "1"),
 }
+
+
+def _angle_to_gradient(b1: jax.Array, b2: jax.Array) -> jax.Array:
+    """Degrees between chords and C's gradient at their middles: (curve, n) -> (curve, n - 1)."""
+    middles = [(b[:, 1:] + b[:, :-1]) / 2 for b in (b1, b2)]
+    slope_b1, slope_b2 = jax.grad(lambda *b: stability_coefficient(*b).sum(), (0, 1))(*middles)
+    chord_b1, chord_b2 = jnp.diff(b1), jnp.diff(b2)
+    cross = chord_b1 * slope_b2 - chord_b2 * slope_b1
+    dot = chord_b1 * slope_b1 + chord_b2 * slope_b2
+    return jnp.degrees(jnp.arctan2(jnp.abs(cross), jnp.abs(dot)))

@@ -1,0 +1,83 @@
+"""reproduce/pipeline.py: which edits recompute which figures."""
+
+import inspect
+import shutil
+from pathlib import Path
+
+import pytest
+
+from experiments.core.store import PROJECT
+from experiments.figures import discover
+from experiments.reproduce.pipeline import code_digest, code_of
+from tests.test_layers import MODULES, imports_of, owner
+
+FOLDERS = {
+    name: Path(inspect.getfile(figure.compute)).parent for name, figure in discover().items()
+}
+FAMILIES = {name: folder.parent.name for name, folder in FOLDERS.items()}
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """A copy of the code, to be edited."""
+    copy = tmp_path_factory.mktemp("checkout")
+    for package in ("kadam_jax", "models", "experiments"):
+        ignored = shutil.ignore_patterns("__pycache__", "*.nc")
+        shutil.copytree(PROJECT / package, copy / package, ignore=ignored)
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("file", "recomputed"),
+    [
+        *((f"experiments/figures/flow/trajectories/{told}.py", ()) for told in ("plot", "claims")),
+        ("experiments/figures/flow/trajectories/__init__.py", ()),
+        ("experiments/figures/stability/__init__.py", ()),
+        ("experiments/figures/stability/plot.py", ()),
+        ("experiments/figures/optimizer/claims.py", ()),
+        ("experiments/core/plot.py", ()),
+        ("experiments/core/claims.py", ()),
+        ("experiments/core/figure.py", ()),
+        ("experiments/reproduce/report.py", ()),
+        ("experiments/train/loop.py", ()),
+        ("experiments/figures/flow/trajectories/run.py", ("trajectories",)),
+        ("experiments/figures/flow/trajectories/distances.py", ("trajectories",)),
+        ("experiments/figures/stability/losses.py", ("stability",)),
+        ("experiments/figures/invariance/queries_and_keys.py", ("invariance",)),
+        ("experiments/figures/optimizer/rate_basins.py", ("optimizer",)),
+        ("experiments/training/tasks.py", FAMILIES),
+        ("experiments/data/__init__.py", FAMILIES),
+        ("experiments/core/stats.py", FAMILIES),
+        ("kadam_jax/flow/euler.py", FAMILIES),
+        ("models/nanogpt.py", FAMILIES),
+    ],
+)
+def test_an_edit_recomputes_what_it_decides(checkout, file, recomputed):
+    path = checkout / file
+    before, whole = digests(checkout), path.read_bytes()
+    path.write_bytes(whole + b"# edited\n")
+    after = digests(checkout)
+    path.write_bytes(whole)
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {name for name in FAMILIES if {name, FAMILIES[name]} & {*recomputed}}
+
+
+def digests(checkout):
+    return {
+        name: code_digest(checkout / folder.relative_to(PROJECT), checkout)
+        for name, folder in FOLDERS.items()
+    }
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_the_key_has_all_that_a_figures_numbers_come_from(name):
+    """Whatever `run.py` imports of ours, directly or not; of core only what decides numbers."""
+    needed, found = [f"experiments.figures.{FAMILIES[name]}.{name}.run"], set()
+    while needed:
+        module = needed.pop()
+        found.add(module)
+        needed += {*map(owner, imports_of(module, MODULES[module]))} - {"", "experiments"} - found
+    files = {MODULES[module] for module in found}
+    missing = files - {*code_of(FOLDERS[name])}
+    assert {file.parent for file in missing} <= {PROJECT / "experiments" / "core"}
+    assert FOLDERS[name] / "run.py" in files

@@ -9,7 +9,7 @@ export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
 MAIN := stability_plane,max_update,discrete_boundary,normal_curves,kadam_stability,strategies_text
 
-.PHONY: reproduce reproduce-all commit-results test test-oldest test-newest coverage smoke lint clean
+.PHONY: reproduce reproduce-all commit-results reissue-results test test-oldest test-newest coverage smoke lint clean
 
 reproduce: .venv/experiments.stamp
 	$(BIN)/python -m experiments reproduce --only $(MAIN)
@@ -19,6 +19,11 @@ reproduce-all: .venv/experiments.stamp
 
 commit-results: .venv/experiments.stamp
 	$(BIN)/python -m experiments commit $(notdir $(patsubst %/data.nc,%,$(wildcard results/laptop/*/data.nc)))
+
+# After a change that leaves numbers as they were; BEFORE has what `make smoke` wrote before it.
+reissue-results: .venv/experiments.stamp
+	$(BIN)/python -m experiments commit --reissue $(BEFORE) \
+		$(basename $(notdir $(wildcard experiments/committed/laptop/*.nc)))
 
 test: .venv/test.stamp
 	$(BIN)/python -m pytest -n auto --dist worksteal

@@ -118,10 +118,17 @@ def _merge(arguments: argparse.Namespace) -> None:
 def _commit(arguments: argparse.Namespace) -> None:
     """`commit NAME...`: datasets for the code's own history."""
     from experiments.reproduce.commit import commit  # it needs scipy, as the report
+    from experiments.reproduce.reissue import reissue
 
     every = figures.discover()
-    for name in arguments.names:
-        print(commit(place(arguments.results, _named(every, name), arguments.preset)))
+    results, preset = arguments.results, arguments.preset
+    places = [place(results, _named(every, name), preset) for name in arguments.names]
+    if arguments.reissue is None:
+        paths = map(commit, places)
+    else:
+        paths = reissue(places, results, arguments.reissue, _devices(arguments.devices))
+    for path in paths:
+        print(path)
 
 
 def _other_presets(arguments: argparse.Namespace) -> str:
@@ -299,6 +306,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
         help="these figures alone; the report shows the others as they lie on disk",
     ),
     "--force": dict(action="store_true", help="compute again what is finished"),
+    "--reissue": dict(
+        type=Path,
+        metavar="BEFORE",
+        help="keep the committed arrays, under the key of the code as it is, if its smoke datasets "
+        "are to the bit those in BEFORE, a results folder that the code before has written",
+    ),
     "task": dict(
         nargs="?", choices=TASKS, metavar="TASK", help="what to train: text, the default, or images"
     ),
@@ -348,7 +361,7 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], str, tuple[str, 
     "commit": (
         _commit,
         "Make datasets the ones that come with the code.",
-        ("names", "--preset", "--results"),
+        ("names", "--preset", "--results", "--reissue", "--devices"),
     ),
     "plot": (
         _plot,

@@ -2,7 +2,6 @@
 
 import ast
 import importlib.metadata
-import inspect
 import json
 import os
 import shutil
@@ -15,7 +14,7 @@ import pytest
 
 import kadam_jax
 from experiments.figures import discover
-from experiments.reproduce.pipeline import TELLING
+from experiments.reproduce.pipeline import TELLING, folder_of
 
 ROOT = Path(__file__).parents[1]
 OURS = ("kadam_jax", "models", "experiments")
@@ -191,7 +190,7 @@ def test_nothing_but_packages_stands_in_experiments():
 
 @pytest.mark.parametrize("figure", discover().values(), ids=lambda figure: figure.name)
 def test_a_figures_folder_has_its_four_files_and_parts(figure):
-    folder = Path(inspect.getfile(figure.compute)).parent
+    folder = folder_of(figure)
     assert folder.name == figure.name
     files = {file.name for file in folder.iterdir() if file.name != "__pycache__"}
     assert files >= FOUR
@@ -199,7 +198,7 @@ def test_a_figures_folder_has_its_four_files_and_parts(figure):
 
 
 def test_a_family_has_modules_and_figures_alone():
-    folders = {Path(inspect.getfile(figure.compute)).parent for figure in discover().values()}
+    folders = {folder_of(figure) for figure in discover().values()}
     for file in (ROOT / "experiments" / "figures").glob("*/*"):
         assert file.suffix == ".py" or file.name == "__pycache__" or file in folders, file
 

@@ -165,7 +165,7 @@ def _run_figure(
         "versions": digest(json.dumps(versions())),
         "precision": f"{jax.config.jax_enable_x64}, {jax.config.jax_default_matmul_precision}",
         "platform": devices[0].platform,
-        "code": code_digest(_folder(figure)),
+        "code": code_digest(folder_of(figure)),
     }
     key = digest(figure.name, *parts.values())
     identity = {
@@ -186,10 +186,7 @@ def _run_figure(
         return finished, True
 
     mesh = jax.sharding.Mesh(np.array(devices), ("members",)) if len(devices) > 1 else None
-    rules = {
-        "claims_commit": last_change(_folder(figure), "claims.py", "../claims.py"),
-        "rules": rules_digest(figure.claims),
-    }
+    rules = rules_of(figure)
     start = time.monotonic()
     try:
         dataset = figure.compute(config, Run(corpus, mesh, store, share, images))
@@ -288,8 +285,15 @@ def _finished(where: Place, key: str, parts: Mapping[str, str]) -> xr.Dataset | 
     return None
 
 
-def _folder(figure: Figure) -> Path:
+def folder_of(figure: Figure) -> Path:
+    """The folder of the file that computes a figure."""
     return Path(inspect.getfile(figure.compute)).parent
+
+
+def rules_of(figure: Figure) -> dict[str, str]:
+    """What a dataset says of its rules: their last commit, its family's shared ones included."""
+    commit = last_change(folder_of(figure), "claims.py", "../claims.py")
+    return {"claims_commit": commit, "rules": rules_digest(figure.claims)}
 
 
 def code_of(folder: Path, project: Path = PROJECT) -> list[Path]:

@@ -75,7 +75,7 @@ def test_kind_and_shape_are_checked_of_traced_values(value):
     def check(x):
         check_real("b1", x, _checks.DECAY)
 
-    with pytest.raises(TypeError, match="^b1 must be a real number"):
+    with pytest.raises(TypeError, match=r"^b1 must be a real number"):
         jax.jit(check)(value)
     with pytest.raises(TypeError, match=r"^b1 must be a single number, got .* shape \(3,\)"):
         jax.jit(check)(jnp.ones(3))
@@ -85,7 +85,7 @@ def test_kind_and_shape_are_checked_of_traced_values(value):
 
 def test_random_keys_are_not_numbers():
     for key in (jax.random.key(0), jax.random.split(jax.random.key(0))):
-        with pytest.raises(TypeError, match="^b1 must be real numbers"):
+        with pytest.raises(TypeError, match=r"^b1 must be real numbers"):
             check_real("b1", key, _checks.DECAY, single=False)
 
 
@@ -110,7 +110,7 @@ def test_ranges_are_those_of_the_rounded_number(dtype):
         with pytest.raises(ValueError, match=words):
             check_real("b2", value, _checks.POSITIVE_DECAY, dtype=dtype)
     check_real("b1", float(tiny) / 2, _checks.DECAY, dtype=dtype)
-    with pytest.raises(ValueError, match="^x must be finite"):
+    with pytest.raises(ValueError, match=r"^x must be finite"):
         check_real("x", 1e300, _checks.FINITE, dtype=np.float32)
 
 
@@ -126,9 +126,9 @@ def test_what_is_not_an_integer_is_refused(value):
 
 
 def test_integers_out_of_range_are_refused():
-    with pytest.raises(ValueError, match="^k must be at least 1, got 0$"):
+    with pytest.raises(ValueError, match=r"^k must be at least 1, got 0$"):
         _checks.check_integer("k", 0)
-    with pytest.raises(ValueError, match="^k must be at least 0, got -1$"):
+    with pytest.raises(ValueError, match=r"^k must be at least 0, got -1$"):
         _checks.check_integer("k", -1, 0)
     for large in (2**31, 10**30):
         with pytest.raises(ValueError, match=rf"^k must be below 2\*\*31, got {large}$"):

@@ -1,19 +1,15 @@
 """reproduce/pipeline.py: which edits recompute which figures."""
 
-import inspect
 import shutil
-from pathlib import Path
 
 import pytest
 
 from experiments.core.store import PROJECT
 from experiments.figures import discover
-from experiments.reproduce.pipeline import code_digest, code_of
+from experiments.reproduce.pipeline import code_digest, code_of, folder_of
 from tests.test_layers import MODULES, imports_of, owner
 
-FOLDERS = {
-    name: Path(inspect.getfile(figure.compute)).parent for name, figure in discover().items()
-}
+FOLDERS = {name: folder_of(figure) for name, figure in discover().items()}
 FAMILIES = {name: folder.parent.name for name, folder in FOLDERS.items()}
 
 

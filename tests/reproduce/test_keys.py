@@ -1,12 +1,15 @@
 """reproduce/pipeline.py: which edits recompute which figures."""
 
+import dataclasses
+import runpy
 import shutil
+import subprocess
 
 import pytest
 
 from experiments.core.store import PROJECT
 from experiments.figures import discover
-from experiments.reproduce.pipeline import code_digest, code_of, folder_of
+from experiments.reproduce.pipeline import code_digest, code_of, folder_of, rules_of
 from tests.test_layers import MODULES, imports_of, owner
 
 FOLDERS = {name: folder_of(figure) for name, figure in discover().items()}
@@ -77,3 +80,33 @@ def test_the_key_has_all_that_a_figures_numbers_come_from(name):
     missing = files - {*code_of(FOLDERS[name])}
     assert {file.parent for file in missing} <= {PROJECT / "experiments" / "core"}
     assert FOLDERS[name] / "run.py" in files
+
+
+def test_rules_have_the_last_commit_of_their_own_file(tmp_path):
+    def commit(file):
+        """Appends a line to a file; the commit's hash."""
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        with (tmp_path / file).open("a") as opened:
+            opened.write("def compute(): ...\n")
+        git = ("git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e")
+        for words in (("init", "-q"), ("add", "."), ("commit", "-qm", file)):
+            subprocess.run((*git, *words), check=True)
+        done = subprocess.run((*git, "rev-parse", "HEAD"), check=True, capture_output=True)
+        return done.stdout.decode().strip()
+
+    def claims_commit(name):
+        compute = runpy.run_path(str(tmp_path / name / "run.py"))["compute"]
+        figure = dataclasses.replace(discover()["trajectories"], compute=compute)
+        return rules_of(figure)["claims_commit"]
+
+    one, two = (commit(f"{name}/claims.py") for name in ("one", "two"))
+    for name in ("one", "two"):
+        commit(f"{name}/run.py")
+        commit(f"{name}/plot.py")
+    assert [claims_commit("one"), claims_commit("two")] == [one, two]
+    one = commit("one/claims.py")
+    assert [claims_commit("one"), claims_commit("two")] == [one, two]
+    shared = commit("claims.py")  # rules that the family shares
+    assert [claims_commit("one"), claims_commit("two")] == [shared, shared]
+    (tmp_path / "two/claims.py").write_text("edited")
+    assert [claims_commit("one"), claims_commit("two")] == [shared, shared + "+dirty"]

@@ -194,4 +194,4 @@ def test_a_dataset_of_another_schema_is_refused_by_name(tmp_path, monkeypatch):
     monkeypatch.undo()
     with pytest.raises(DamagedFile, match=r"data\.nc has schema 0, this version reads 1"):
         read_dataset(tmp_path / "smoke" / "shared" / "data.nc")
-    assert pipeline._finished(tmp_path / "smoke" / "shared" / "data.nc", "key", {}) is None
+    assert pipeline._finished(place(tmp_path, FIGURE, "smoke"), "key", {}) is None

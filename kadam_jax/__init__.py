@@ -9,6 +9,7 @@ The paper is Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimizatio
 Normalization`, `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_.
 """
 
+from kadam_jax.conversion import convert_adam_state
 from kadam_jax.flow import flow_vector_field, solve_flow
 from kadam_jax.invariance import (
     predicted_squared_norm,
@@ -18,7 +19,10 @@ from kadam_jax.invariance import (
 )
 from kadam_jax.members import grid, points, sweep
 from kadam_jax.monitor import record_dead_gradients, record_max_update
-from kadam_jax.normalization import scale_by_adaptive_normalization
+from kadam_jax.normalization import (
+    ScaleByAdaptiveNormalizationState,
+    scale_by_adaptive_normalization,
+)
 from kadam_jax.optimizer import kadam, scale_by_kadam
 from kadam_jax.stability import (
     exact_growth_rate,
@@ -38,7 +42,9 @@ __version__ = "0.1.0"
 
 __all__ = [
     "STRATEGIES",
+    "ScaleByAdaptiveNormalizationState",
     "__version__",
+    "convert_adam_state",
     "exact_growth_rate",
     "exact_max_update_bound",
     "flow_vector_field",

@@ -1,18 +1,79 @@
-"""Arithmetic that float32 needs: roots of sums of squares, 0/0, and weights of averages."""
+"""Arithmetic that float32 needs: roots of sums of squares, 0/0, and weights of averages.
+
+The derivatives are written out, to second order, where JAX's own would be NaN: at 0/0, at the root
+of 0 and at decays of 0. JAX forgets a custom rule once it has differentiated a scan backwards, and
+differentiates what the rule did: so a rule here returns what has the right derivative by itself.
+"""
+
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import DTypeLike
+from jax.typing import ArrayLike, DTypeLike
+
+
+def promoted(*values: ArrayLike | DTypeLike) -> np.dtype:
+    """JAX's promotion of arrays and dtypes, under `jax_numpy_dtype_promotion="strict"` too."""
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.result_type(*values)
 
 
 def accumulator_dtype(dtype: DTypeLike) -> np.dtype:
     """At least float32, complex where `dtype` is."""
-    return jnp.promote_types(dtype, jnp.float32)
+    return promoted(dtype, jnp.float32)
 
 
-# hypot and quotient keep 0/0 out by a maximum with the smallest normal number, one operation, and
-# have their derivatives written out: of 0/0 it is 0. The fewer operations, the faster XLA compiles.
+_still = jax.lax.stop_gradient
+
+
+def _moved(x):
+    """0, with the derivative of x: added to a number, it gives the number one."""
+    return x - _still(x)
+
+
+def ratio(x: jax.Array, y: jax.Array) -> jax.Array:
+    """x / y with a derivative that divides by y twice, where 1/y² could overflow."""
+    value = _still(x / y)
+    return value + (_moved(x) - value * _moved(y)) * _still(1 / y)
+
+
+# A root of a sum of squares has a kink where all of them are 0, and is smooth in its square. Second
+# derivatives through a state that starts at 0 are right if the tangent of a root at 0 is that of
+# half its square: x ẋ as it stands, not divided by the root.
+
+
+def _or_one(root):
+    return jnp.where(root < jnp.finfo(root.dtype).tiny, 1, root)
+
+
+@jax.custom_jvp
+def modulus(x: jax.Array) -> jax.Array:
+    """|x|; at 0 the tangent is that of |x|²/2."""
+    return jnp.abs(x)
+
+
+@modulus.defjvp
+def _modulus_jvp(primals, tangents):
+    (x,), (x_dot,) = primals, tangents
+    return _modulus_rule(jnp.abs(x), x, x_dot)
+
+
+def _modulus_rule(size, x, x_dot):
+    if not jnp.iscomplexobj(x):
+        slope = jnp.where(x == 0, x, jnp.sign(x))
+        return _still(size) + _still(slope) * _moved(x), slope * x_dot
+    size = _still(size)
+    size = size + jnp.real(_still(_slope(size, x)) * _moved(x))
+    return size, jnp.real(_slope(size, x) * x_dot)
+
+
+def _slope(size, x):
+    return jnp.conj(x) * ratio(jnp.ones_like(size), _or_one(size)).astype(x.dtype)
+
+
+# hypot and quotient keep 0/0 out by a maximum with the smallest normal number, one operation. The
+# fewer operations, the faster XLA compiles.
 
 
 @jax.custom_jvp
@@ -22,34 +83,127 @@ def hypot(a: jax.Array, b: jax.Array) -> jax.Array:
     The ratio is used once: XLA's CPU fusion writes out a quotient that has two users.
     """
     largest = jnp.maximum(a, b)
-    ratio = jnp.minimum(a, b) / jnp.maximum(largest, jnp.finfo(a.dtype).tiny)
-    return largest * jnp.sqrt(1 + jnp.square(ratio))
+    smaller = jnp.minimum(a, b) / jnp.maximum(largest, jnp.finfo(a.dtype).tiny)
+    return largest * jnp.sqrt(1 + jnp.square(smaller))
 
 
 @hypot.defjvp
 def _hypot_jvp(primals, tangents):
-    (a, b), (a_dot, b_dot) = primals, tangents
-    root = hypot(a, b)
-    divisor = jnp.where(root != 0, root, jnp.inf)
-    return root, a / divisor * a_dot + b / divisor * b_dot
+    def slopes(root):
+        return [jnp.where(root == 0, 0, ratio(x, _or_one(root))) for x in primals]
+
+    root = _with_slopes(hypot(*primals), slopes, primals)
+    return root, _along(slopes(root), tangents)
 
 
 @jax.custom_jvp
-def quotient(numerator: jax.Array, rms: jax.Array, eps: jax.Array) -> jax.Array:
-    """numerator / (rms + eps), and 0/0 = 0 with derivative 0."""
-    return numerator / jnp.maximum(rms + eps, jnp.finfo(rms.dtype).tiny)
+def root_mean_square(
+    rms: jax.Array, size: jax.Array, gain: jax.Array, rms_loss: jax.Array, rms_gain: jax.Array
+) -> jax.Array:
+    """√((1-gain) rms² + gain size²), with 1-√(1-gain) and √gain given: an average's next root.
+
+    The derivatives are those of the formula, so `rms_loss` and `rms_gain` have none. The tangent of
+    a root of 0, argument or result, is that of half its square.
+    """
+    del gain
+    return hypot(rms - rms_loss * rms, rms_gain * size)
+
+
+@root_mean_square.defjvp
+def _root_mean_square_jvp(primals, tangents):
+    rms, size, gain, *_ = primals
+
+    def slopes(root):
+        divisor = _or_one(root)
+        return [
+            (1 - gain) * ratio(_or_one(rms), divisor),
+            gain * ratio(_or_one(size), divisor),
+            (size * ratio(size, divisor) - rms * ratio(rms, divisor)) / 2,
+        ]
+
+    root = _with_slopes(root_mean_square(*primals), slopes, (rms, size, gain))
+    return root, _along(slopes(root), tangents[:3])
+
+
+def _with_slopes(value, slopes, arguments):
+    """`value` with the derivative that `slopes` of it, one for each argument, say."""
+    value, largest = _still(value), jnp.finfo(value.dtype).max
+    # An infinite slope would make NaN of the 0 that a move is.
+    fixed = [jnp.clip(_still(slope), -largest, largest) for slope in slopes(value)]
+    return value + _along(fixed, map(_moved, arguments))
+
+
+def _along(slopes, tangents):
+    first, *others = (slope * x for slope, x in zip(slopes, tangents, strict=True))
+    return sum(others, first)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(3,))
+def quotient(
+    numerator: jax.Array, rms: jax.Array, eps: jax.Array, num_stages: int = 1
+) -> jax.Array:
+    """numerator / (rms + eps), and 0/0 = 0.
+
+    At rms = 0 the derivative with respect to rms is 0. At 0/eps the derivative is 1/eps, but 0
+    where (1/eps)^(2 num_stages), what second derivatives through all stages hold, overflows.
+    """
+    divisor = jnp.maximum(rms + eps, jnp.finfo(rms.dtype).tiny)
+    return numerator / divisor.astype(numerator.dtype)
 
 
 @quotient.defjvp
-def _quotient_jvp(primals, tangents):
+def _quotient_jvp(num_stages, primals, tangents):
     (numerator, rms, eps), (numerator_dot, rms_dot, eps_dot) = primals, tangents
-    ratio = quotient(numerator, rms, eps)
-    idle = (rms == 0) & ((numerator == 0) | (eps == 0))
-    divisor = jnp.where(idle, jnp.inf, rms + eps)
-    return ratio, (numerator_dot - ratio * (rms_dot + eps_dot)) / divisor
+    tiny = float(jnp.finfo(rms.dtype).tiny)
+    too_small = tiny ** (1 / (2 * num_stages))
+    at_rest = (rms == 0) & ((eps < tiny) | ((numerator == 0) & (eps < too_small)))
+    divisor = jnp.where(rms == 0, 0, rms) + eps
+    divisor_dot = jnp.where(rms == 0, 0, rms_dot) + eps_dot
+    inverse = jnp.where(at_rest, 0, ratio(jnp.ones_like(divisor), _or_one(divisor)))
+    divisor, divisor_dot, inverse = (
+        x.astype(numerator.dtype) for x in (divisor, divisor_dot, inverse)
+    )
+    value = _still(quotient(numerator, rms, eps, num_stages))
+    value = value + (_moved(numerator) - value * _moved(divisor)) * _still(inverse)
+    return value, (numerator_dot - value * divisor_dot) * inverse
 
 
+@partial(jax.custom_jvp, nondiff_argnums=(3,))
+def quotient_and_modulus(
+    numerator: jax.Array, rms: jax.Array, eps: jax.Array, num_stages: int = 1
+) -> tuple[jax.Array, jax.Array]:
+    """`quotient` and its modulus, which has a division of its own and doesn't need the quotient."""
+    value, size = (quotient(x, rms, eps, num_stages) for x in (numerator, jnp.abs(numerator)))
+    return value, size
+
+
+@quotient_and_modulus.defjvp
+def _quotient_and_modulus_jvp(num_stages, primals, tangents):
+    _, size = quotient_and_modulus(*primals, num_stages)
+    value, value_dot = _quotient_jvp(num_stages, primals, tangents)
+    size, size_dot = _modulus_rule(size, value, value_dot)
+    return (value, size), (value_dot, size_dot)
+
+
+@jax.custom_jvp
 def average_weight(gain: jax.Array, count: jax.Array) -> jax.Array:
-    """1 - (1-gain)^count, all the weight in a moving average after `count` steps."""
+    """1 - (1-gain)^count, all the weight in a moving average after `count` steps, an integer."""
     below_one = jnp.where(gain < 1, gain, 0)
     return jnp.where(gain < 1, -jnp.expm1(count.astype(gain.dtype) * jnp.log1p(-below_one)), 1)
+
+
+@average_weight.defjvp
+def _average_weight_jvp(primals, tangents):
+    (gain, count), (gain_dot, _) = primals, tangents
+
+    def power(exponent):  # and 0^0 = 1
+        below_one = jnp.where(gain < 1, _still(gain), 0)
+        small = jnp.exp(exponent.astype(gain.dtype) * jnp.log1p(-below_one))
+        return jnp.where(gain < 1, small, (exponent == 0).astype(gain.dtype))
+
+    def slope(exponent):
+        return exponent.astype(gain.dtype) * power(jnp.maximum(exponent - 1, 0))
+
+    weight = _still(average_weight(gain, count)) + slope(count) * _moved(gain)
+    curved = power(jnp.maximum(count - 1, 0)) - slope(jnp.maximum(count - 1, 0)) * _moved(gain)
+    return weight, count.astype(gain.dtype) * curved * gain_dot

@@ -6,22 +6,38 @@ them are k-Adam in `kadam_jax.optimizer`. Definition 2 of Gould and Tanaka,
 """
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
-from jax.core import Tracer
+from jax.tree_util import keystr, tree_flatten_with_path, tree_map_with_path
 from jax.typing import ArrayLike, DTypeLike
 
-from kadam_jax._numerics import accumulator_dtype, average_weight, hypot, quotient
+from kadam_jax._checks import (
+    DECAY,
+    NOT_NEGATIVE,
+    POSITIVE_DECAY,
+    check_inexact,
+    check_real,
+    require,
+)
+from kadam_jax._numerics import (
+    accumulator_dtype,
+    average_weight,
+    modulus,
+    promoted,
+    quotient_and_modulus,
+    root_mean_square,
+)
 
 
 class ScaleByAdaptiveNormalizationState(NamedTuple):
-    """State of one stage; neither average is bias-corrected."""
+    """State of one stage, or of the k > 1 stages of k-Adam; no average is bias-corrected."""
 
     count: jax.Array  # shape=(), dtype=int32, saturating: steps done
+    # Trees like the parameters; k-tuples of them, the first stage first, if k > 1.
     mu: optax.Updates  # moving average of the incoming updates
     rms: optax.Updates  # root of the moving average of their squared modulus: real, >= float32
 
@@ -34,6 +50,7 @@ class Coefficients(NamedTuple):
     """
 
     mu_gain: jax.Array  # 1-γ, what m loses at a step and takes from the gradient
+    square_gain: jax.Array  # 1-β
     rms_loss: jax.Array  # 1-√β
     rms_gain: jax.Array  # √(1-β)
     correction: jax.Array  # √(1-β^(n+1)) / (1-γ^(n+1))
@@ -61,7 +78,12 @@ def scale_by_adaptive_normalization(
     beside the uncorrected root, and at 1e-30 the two cannot be told apart.
 
     Both averages have at least float32 precision whatever the dtype of the parameters, and the
-    update has the dtype of the gradient it was made from.
+    update has the promotion of the gradient's dtype and the parameter's, where `update` is given
+    the parameters; else the gradient's.
+
+    Every argument has derivatives of first and second order. At a gradient of 0 that follows no
+    other the derivative of the update is 1/ε; for k stages, which put out (1/ε)^k, it is 0 where
+    that squared leaves the dtype's range, as for ε = 1e-30 in float32.
 
     Args:
       b1: decay of the average of the updates, in [0, 1); 0 gives RMSprop with bias correction. May
@@ -75,7 +97,8 @@ def scale_by_adaptive_normalization(
 
     Raises:
       ValueError: a concrete `b1` or `b2` is outside [0, 1), or a concrete `eps` is negative.
-      TypeError: a gradient is not floating point or complex (raised by `update`).
+      TypeError: a gradient is not floating point or complex, or it is complex and its parameter
+        is not (raised by `update`).
 
     Examples:
       >>> import jax.numpy as jnp
@@ -97,8 +120,8 @@ def scale_by_adaptive_normalization(
         return init_stage(params, mu_dtype)
 
     def update_fn(updates, state, params=None, **extra_args):
-        del params, extra_args
-        updates, (state,) = normalize(updates, (state,), (b1,), (b2,), eps)
+        del extra_args
+        updates, (state,) = normalize(updates, (state,), (b1,), (b2,), eps, params=params)
         return updates, state
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
@@ -106,15 +129,21 @@ def scale_by_adaptive_normalization(
 
 def init_stage(params, mu_dtype: DTypeLike | None) -> ScaleByAdaptiveNormalizationState:
     """A stage that has seen nothing; sharded as `params` are."""
-    if mu_dtype is not None and not jnp.issubdtype(mu_dtype, jnp.inexact):
-        raise TypeError(f"mu_dtype must be floating point or complex, got {mu_dtype!r}")
+    if mu_dtype is not None:
+        check_inexact("mu_dtype", mu_dtype)
 
     def zeros(dtype_of):
         return jax.tree.map(lambda p: jnp.zeros_like(p, dtype=dtype_of(jnp.result_type(p))), params)
 
+    def mu_dtype_of(dtype):
+        if mu_dtype is None:
+            return accumulator_dtype(dtype)
+        real = jnp.finfo(mu_dtype).dtype
+        return promoted(real, jnp.complex64) if jnp.issubdtype(dtype, complex) else real
+
     return ScaleByAdaptiveNormalizationState(
         count=jnp.zeros([], jnp.int32),
-        mu=zeros(accumulator_dtype if mu_dtype is None else lambda _: mu_dtype),
+        mu=zeros(mu_dtype_of),
         rms=zeros(lambda dtype: jnp.finfo(accumulator_dtype(dtype)).dtype),
     )
 
@@ -126,44 +155,38 @@ def normalize(
     b2s: Sequence[ArrayLike],
     eps: ArrayLike,
     moduli: Any = None,
+    params: optax.Params | None = None,
 ) -> tuple[optax.Updates, tuple[ScaleByAdaptiveNormalizationState, ...]]:
     """Pass `updates` through the stages in turn, cast once going in and once coming out.
 
     `moduli`, a tree like `updates` with the shapes of the first stage's `rms`, stands for their
     moduli in its second moment.
     """
-    leaves, treedef = jax.tree.flatten(updates)
-    leaves = [jnp.asarray(leaf) for leaf in leaves]
-    for leaf in leaves:
-        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
-            raise TypeError(
-                f"updates must be floating point or complex, got a leaf of {leaf.dtype}; mask it "
-                "out (optax.masked) or differentiate with respect to the other leaves alone"
-            )
-    # The state decides about precision, whatever the gradients' own.
-    roots = treedef.flatten_up_to(states[0].rms)
+    for state in states:
+        if jax.tree.structure(updates) != jax.tree.structure(state.rms):
+            raise ValueError(_difference(updates, state.rms, "the averages in the state"))
+    paths_and_leaves, treedef = tree_flatten_with_path(widened(updates))
+    first_mus, roots = (treedef.flatten_up_to(tree) for tree in (states[0].mu, states[0].rms))
     inputs = [
-        leaf.astype(
-            jnp.promote_types(root.dtype, jnp.complex64) if jnp.iscomplexobj(leaf) else root.dtype
-        )
-        for leaf, root in zip(leaves, roots, strict=True)
+        _input(*leaf, mu, root)
+        for leaf, mu, root in zip(paths_and_leaves, first_mus, roots, strict=True)
     ]
     if moduli is None:
-        inputs = [(x, jnp.abs(x)) for x in inputs]
+        inputs = [(x, modulus(x)) for x in inputs]
     else:
         given = zip(inputs, treedef.flatten_up_to(moduli), roots, strict=True)
-        inputs = [(x, modulus.astype(root.dtype)) for x, modulus, root in given]
+        inputs = [(x, size.astype(root.dtype)) for x, size, root in given]
     new_states = []
     for state, b1, b2 in zip(states, b1s, b2s, strict=True):
         count = jnp.asarray(optax.safe_increment(state.count))
-        real_dtypes = {modulus.dtype for _, modulus in inputs}
+        real_dtypes = {size.dtype for _, size in inputs}
         coefficients = {d: _coefficients(b1, b2, eps, count, d) for d in real_dtypes}
         mus, rmss = treedef.flatten_up_to(state.mu), treedef.flatten_up_to(state.rms)
         outputs = [
-            _advance(*x, mu, rms, coefficients[rms.dtype])
+            _advance(*x, mu, rms, coefficients[rms.dtype], len(states))
             for x, mu, rms in zip(inputs, mus, rmss, strict=True)
         ]
-        inputs = [(u, modulus) for u, modulus, _, _ in outputs]
+        inputs = [(u, size) for u, size, _, _ in outputs]
         new_states.append(
             ScaleByAdaptiveNormalizationState(
                 count,
@@ -171,60 +194,108 @@ def normalize(
                 rms=treedef.unflatten(rms for _, _, _, rms in outputs),
             )
         )
-    updates = treedef.unflatten(
-        u.astype(leaf.dtype) for (u, _), leaf in zip(inputs, leaves, strict=True)
+    outputs = treedef.unflatten(u for u, _ in inputs)
+    return narrowed(outputs, updates, params), tuple(new_states)
+
+
+def _input(path, leaf, mu, root) -> jax.Array:
+    """A leaf of the updates as the first stage takes it: the state decides about precision."""
+    is_complex = jnp.iscomplexobj(mu)
+    holds = is_complex or not jnp.iscomplexobj(leaf)
+    words, hint = "be real as its parameter is", "take the real part, or a complex parameter"
+    require(holds, f"updates{keystr(path)}", words, leaf.dtype, hint=hint, error=TypeError)
+    return leaf.astype(promoted(root.dtype, jnp.complex64) if is_complex else root.dtype)
+
+
+def widened(updates: optax.Updates) -> optax.Updates:
+    """`updates` in at least float32, every leaf floating point or complex."""
+
+    def of_leaf(path, leaf):
+        dtype = getattr(leaf, "dtype", None) or jnp.result_type(leaf)
+        hint = "mask it out (optax.masked) or differentiate with respect to the other leaves alone"
+        check_inexact(f"updates{keystr(path)}", dtype, hint=hint)
+        return jnp.asarray(leaf).astype(accumulator_dtype(dtype))
+
+    return tree_map_with_path(of_leaf, updates)
+
+
+def narrowed(
+    outputs: optax.Updates, updates: optax.Updates, params: optax.Params | None
+) -> optax.Updates:
+    """`outputs` in the promotion of the dtypes of `updates` and `params`, if there are `params`."""
+
+    def of_leaf(output, leaf, param):
+        least = (jnp.complex64,) if jnp.iscomplexobj(output) else ()
+        return output.astype(promoted(leaf, param, *least))
+
+    pairs = with_params(updates, updates if params is None else params)
+    outputs, treedef = jax.tree.flatten(outputs)
+    return treedef.unflatten(of_leaf(u, *pair) for u, pair in zip(outputs, pairs, strict=True))
+
+
+def with_params(updates: optax.Updates, params: optax.Params) -> list[tuple[Any, Any]]:
+    """Each leaf of `updates` and its parameter, of which there may be more."""
+    leaves, treedef = jax.tree.flatten(updates, is_leaf=lambda x: x is None)
+    try:
+        of_params = treedef.flatten_up_to(params)
+    except ValueError as error:
+        raise ValueError(_difference(updates, params, "the parameters")) from error
+    pairs = zip(leaves, of_params, strict=True)
+    return [(leaf, param) for leaf, param in pairs if leaf is not None]
+
+
+def _difference(updates, other, name):
+    """How `updates` differ from another tree, with a path."""
+    here, there = (
+        [keystr(path) for path, _ in tree_flatten_with_path(tree)[0]] for tree in (updates, other)
     )
-    return updates, tuple(new_states)
+    words = f"updates must have the structure of {name}"
+    for path in there:
+        if path not in here:
+            return f"{words}, but updates{path} is missing; give zeros or mask it (optax.masked)"
+    for path in here:
+        if path not in there:
+            return f"{words}, which have nothing for updates{path}"
+    return f"{words}, {jax.tree.structure(other)}, got {jax.tree.structure(updates)}"
 
 
-@jax.jit  # one trace for each shape, however many leaves and stages share it
-def _advance(x, modulus, mu, rms, c: Coefficients):
-    """One stage on one leaf: (x, |x|, mu, rms) -> (u, |u|, mu, rms).
+@partial(jax.jit, static_argnums=5)  # one trace for each shape, whatever has it
+def _advance(x, size, mu, rms, c: Coefficients, num_stages):
+    """One of `num_stages` stages on one leaf: (x, |x|, mu, rms) -> (u, |u|, mu, rms).
 
     |u| is made beside u, not from it. The next stage averages both, and were both made from one u,
     XLA's CPU backend would write u out in full between the stages, a fresh page for every 4 KB of
     it; this way each average divides for itself and nothing but the state touches memory.
     """
+    gain, correction = (scalar.astype(x.dtype) for scalar in (c.mu_gain, c.correction))
     old_mu = mu.astype(x.dtype)
-    new_mu = old_mu - c.mu_gain * old_mu + c.mu_gain * x  # exactly x where the gain is 1
-    new_rms = hypot(rms - c.rms_loss * rms, c.rms_gain * modulus)
-    numerator = c.correction * new_mu
-    u, new_modulus = (quotient(x, new_rms, c.eps) for x in (numerator, jnp.abs(numerator)))
-    return u, new_modulus, new_mu.astype(mu.dtype), new_rms
+    new_mu = old_mu - gain * old_mu + gain * x  # exactly x where the gain is 1
+    new_rms = root_mean_square(rms, size, c.square_gain, c.rms_loss, c.rms_gain)
+    u, new_size = quotient_and_modulus(correction * new_mu, new_rms, c.eps, num_stages)
+    return u, new_size, new_mu.astype(mu.dtype), new_rms
 
 
 def _coefficients(b1, b2, eps, count, dtype) -> Coefficients:
     """A stage's scalars, in the real `dtype` of a leaf, at the step that brings it to `count`."""
     mu_gain, square_gain = (jnp.asarray(1 - b, dtype) for b in (b1, b2))
     root = jnp.sqrt(average_weight(square_gain, count))
+    undifferentiated = jax.lax.stop_gradient(square_gain)  # `root_mean_square` does it
     return Coefficients(
         mu_gain=mu_gain,
-        rms_loss=square_gain / (1 + jnp.sqrt(1 - square_gain)),
-        rms_gain=jnp.sqrt(square_gain),
+        square_gain=square_gain,
+        rms_loss=undifferentiated / (1 + jnp.sqrt(1 - undifferentiated)),
+        rms_gain=jnp.sqrt(undifferentiated),
         correction=root / average_weight(mu_gain, count),
         eps=root * jnp.asarray(eps, dtype),
     )
 
 
 def check_decays(name: str, decays: Iterable[Any], *, open_at_zero: bool = False) -> None:
-    """Raise TypeError or ValueError for a concrete decay that is no number in [0, 1) or (0, 1)."""
+    """Check decays, each a number in [0, 1) or (0, 1)."""
     for decay in decays:
-        if isinstance(decay, Tracer):
-            continue
-        number = _number(name, decay)
-        if not 0 <= number < 1 or (open_at_zero and number == 0):
-            interval = "(0, 1)" if open_at_zero else "[0, 1)"
-            raise ValueError(f"{name} must be in {interval}, got {decay}")
+        check_real(name, decay, POSITIVE_DECAY if open_at_zero else DECAY)
 
 
 def check_not_negative(name: str, value: ArrayLike) -> None:
-    """Raise TypeError or ValueError for a concrete `value` that is no finite number from 0 on."""
-    if not isinstance(value, Tracer) and not 0 <= _number(name, value) < np.inf:
-        raise ValueError(f"{name} must be finite and at least 0, got {value}")
-
-
-def _number(name: str, value: ArrayLike) -> np.ndarray:
-    array = np.asarray(value)
-    if array.ndim or array.dtype.kind == "c" or not jnp.issubdtype(array.dtype, np.number):
-        raise TypeError(f"{name} must be a number, got {value!r}")
-    return array
+    """Check a finite number of at least 0."""
+    check_real(name, value, NOT_NEGATIVE)

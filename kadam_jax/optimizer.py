@@ -11,7 +11,17 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
-from kadam_jax.normalization import check_decays, check_not_negative, init_stage, normalize
+from kadam_jax._checks import NOT_NEGATIVE, check_real, is_known, require
+from kadam_jax._numerics import accumulator_dtype
+from kadam_jax.normalization import (
+    ScaleByAdaptiveNormalizationState,
+    check_decays,
+    init_stage,
+    narrowed,
+    normalize,
+    widened,
+    with_params,
+)
 from kadam_jax.strategies import Decays, stage_decays
 
 
@@ -33,8 +43,8 @@ def scale_by_kadam(
 
     with :math:`\mathcal{A}` as in `scale_by_adaptive_normalization`. k = 1 is
     `optax.scale_by_adam`; 2-Adam with γ₂ = 0 stands for Adam on a scale-invariant weight. Between
-    the stages nothing is rounded: updates are cast to at least float32 on the way in and back to
-    the gradient's dtype on the way out.
+    the stages nothing is rounded: updates are cast to at least float32 on the way in, and on the
+    way out to the promotion of the gradient's dtype and the parameter's, where there is one.
 
     Args:
       k: number of stages, a Python int; each k is a program of its own.
@@ -46,20 +56,25 @@ def scale_by_kadam(
       mu_dtype: dtype in which every stage's `mu` is stored.
 
     Returns:
-      A transformation whose state is a k-tuple of `ScaleByAdaptiveNormalizationState` and whose
-      updates are in units of the learning rate, not yet negated.
+      A transformation whose updates are in units of the learning rate, not yet negated. Its state
+      is one `ScaleByAdaptiveNormalizationState` with the k trees of `mu` and of `rms` in k-tuples
+      if k > 1, so `optax.tree.get(state, "mu")` finds them. In place of Adam's `nu` it has its
+      root: `jax.tree.map(jnp.square, optax.tree.get(state, "rms"))`. `update` takes the k states
+      of a chain of single stages as well.
 
     Raises:
-      TypeError: `k` is not a Python int, or `strategy` not a string.
+      TypeError: `k` is not a Python int, or `strategy` not a string. `update` raises it for a
+        state of `optax.adam`, see `convert_adam_state`.
       ValueError: `k` is less than 1, `strategy` is unknown, a sequence of decays has not k
-        entries, or a concrete value is out of range.
+        entries, or a concrete value is out of range. `update` raises it where the gradients have
+        not the parameters' structure.
 
     Examples:
       >>> import jax.numpy as jnp
       >>> two_adam = scale_by_kadam(k=2)
       >>> params = jnp.zeros(3)
       >>> updates, state = two_adam.update(jnp.array([2.0, -3e-12, 0.0]), two_adam.init(params))
-      >>> updates.round(5).tolist(), len(state)
+      >>> updates.round(5).tolist(), len(state.mu)
       ([1.0, -1.0, 0.0], 2)
 
     References:
@@ -68,18 +83,53 @@ def scale_by_kadam(
     """
     b1s = stage_decays("b1", b1, k, strategy, check_decays)
     b2s = stage_decays("b2", b2, k, strategy, check_decays)
-    check_not_negative("eps", eps)
+    check_real("eps", eps, NOT_NEGATIVE)
 
     def init_fn(params):
-        return tuple(init_stage(params, mu_dtype) for _ in range(k))
+        return _joined([init_stage(params, mu_dtype) for _ in range(k)])
 
     def update_fn(updates, state, params=None, **extra_args):
-        del params, extra_args
-        if len(state) != k:
-            raise ValueError(f"state has {len(state)} stages, but k is {k}: it is of another k")
-        return normalize(updates, state, b1s, b2s, eps)
+        del extra_args
+        stages = _stages(state, updates, k)
+        updates, stages = normalize(updates, stages, b1s, b2s, eps, params=params)
+        return updates, stages if type(state) is tuple else _joined(stages)
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+
+
+def _joined(stages) -> ScaleByAdaptiveNormalizationState:
+    """The state of k-Adam from those of its stages, all of which have the same count."""
+    if len(stages) == 1:
+        return stages[0]
+    counts, mu, rms = zip(*stages, strict=True)
+    return ScaleByAdaptiveNormalizationState(counts[0], mu, rms)
+
+
+def _stages(state, updates, k) -> tuple[ScaleByAdaptiveNormalizationState, ...]:
+    """The states of the stages, of which there must be k, from that of k-Adam or of a chain."""
+    stages = state if type(state) is tuple else (state,)
+    for stage in stages:
+        is_ours = isinstance(stage, ScaleByAdaptiveNormalizationState)
+        _require_state(is_ours, type(stage).__name__)
+    if len(stages) == 1 and _holds_stages(stages[0], jax.tree.structure(updates), k):
+        count, *trees = stages[0]
+        stages = tuple(
+            ScaleByAdaptiveNormalizationState(count, *pair) for pair in zip(*trees, strict=True)
+        )
+    require(len(stages) == k, "state", f"be of {k} stages, as k is", len(stages))
+    return stages
+
+
+def _require_state(is_ours, got):
+    hint = "`init` gives it, and `convert_adam_state` turns optax.adam's into that of k = 1"
+    require(is_ours, "state", "be a state of k-Adam", got, hint=hint, error=TypeError)
+
+
+def _holds_stages(state, structure, k) -> bool:
+    """Whether `mu` and `rms` are tuples of stages' trees, not one tree that is itself a tuple."""
+    if type(state.rms) is not tuple or jax.tree.structure(state.rms) == structure:
+        return False
+    return k > 1 or all(jax.tree.structure(tree) == structure for tree in state.rms)
 
 
 def kadam(
@@ -107,15 +157,18 @@ def kadam(
     Args:
       learning_rate: η, a scalar (may be traced) or a schedule of the step count.
       k, b1, b2, eps, strategy, mu_dtype: see `scale_by_kadam`.
-      weight_decay: λ, a scalar (may be traced) or a schedule. A static 0 leaves no trace: the
-        optimizer then needs no `params` (`optax.inject_hyperparams` makes it traced).
+      weight_decay: λ, a scalar (may be traced) or a schedule. If it is 0, and not traced, `update`
+        needs no `params`.
       coupled: whether the decay passes through the normalisation; static.
       mask: which parameters decay: a tree of booleans, a prefix of one, or a function from the
         parameters to one, as in `optax.adamw`.
 
     Returns:
-      A transformation whose updates are added to the parameters by `optax.apply_updates`; they
-      have the gradients' dtypes.
+      A transformation whose updates are added to the parameters by `optax.apply_updates`. Decay
+      and learning rate are applied in at least float32, and the result is rounded once, to the
+      promotion of the gradient's dtype and the parameter's, where there is one. The state is a
+      tuple as that of `optax.adamw`, whatever the hyperparameters: first the state of
+      `scale_by_kadam`, then that of the decay and that of the learning rate.
 
     Raises:
       TypeError, ValueError: as `scale_by_kadam`; for a `learning_rate` or `weight_decay` that is
@@ -138,37 +191,53 @@ def kadam(
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
       §4.3, Definition 3, Algorithm 1, Appendix A, Appendix P.
     """
-    _check_rate("learning_rate", learning_rate)
-    _check_rate("weight_decay", weight_decay)
+    for name, rate in (("learning_rate", learning_rate), ("weight_decay", weight_decay)):
+        if not callable(rate):
+            check_real(name, rate, NOT_NEGATIVE, hint="or a schedule, a function of the step count")
     if isinstance(mask, (bool, jax.Array)):  # what a mask returns when called as a schedule
         raise TypeError(
             f"mask must be a tree of bools or a function, got {mask!r}; with "
             "optax.inject_hyperparams pass static_args=('mask', ...)"
         )
-    stages = [scale_by_kadam(k, b1, b2, eps, strategy=strategy, mu_dtype=mu_dtype)]
-    if not (isinstance(weight_decay, (int, float)) and weight_decay == 0):
-        decay = optax.add_decayed_weights(weight_decay, mask)
-        stages = [decay, *stages] if coupled else [*stages, decay]
-    return _keeping_dtypes(optax.chain(*stages, optax.scale_by_learning_rate(learning_rate)))
+    stages = scale_by_kadam(k, b1, b2, eps, strategy=strategy, mu_dtype=mu_dtype)
+    decay = optax.add_decayed_weights(weight_decay, mask)
+    rate = optax.scale_by_learning_rate(learning_rate)
+    is_idle = not callable(weight_decay) and is_known(weight_decay) and weight_decay == 0
 
+    def init_fn(params):
+        return stages.init(params), decay.init(params), rate.init(params)
 
-def _check_rate(name: str, rate: Any) -> None:
-    """Raise TypeError or ValueError for what is no schedule and no number of at least 0."""
-    if callable(rate):
-        return
-    try:
-        check_not_negative(name, rate)
-    except TypeError as error:
-        raise TypeError(f"{name} must be a number or a schedule, got {rate!r}") from error
-
-
-def _keeping_dtypes(
-    inner: optax.GradientTransformationExtraArgs,
-) -> optax.GradientTransformationExtraArgs:
-    """`inner`, its updates cast to the gradients' dtypes: a traced λ or η is strongly typed."""
+    def decayed(updates, state, params):
+        if is_idle:
+            return updates, state
+        if params is None:
+            raise ValueError(
+                "update must get the parameters (params) where weight_decay is not 0 or is traced"
+                "; optax.inject_hyperparams traces all but its static_args"
+            )
+        with_params(updates, params)  # names the path where they differ
+        with jax.numpy_dtype_promotion("standard"):
+            return decay.update(updates, state, jax.tree.map(_wide, params))
 
     def update_fn(updates, state, params=None, **extra_args):
-        new_updates, state = inner.update(updates, state, params, **extra_args)
-        return jax.tree.map(lambda u, g: u.astype(jnp.result_type(g)), new_updates, updates), state
+        del extra_args
+        _require_state(type(state) is tuple and len(state) == 3, f"one of {type(state).__name__}")
+        of_stages, of_decay, of_rate = state
+        wide = widened(updates)
+        if coupled:
+            wide, of_decay = decayed(wide, of_decay, params)
+        wide, of_stages = stages.update(wide, of_stages)
+        if not coupled:
+            wide, of_decay = decayed(wide, of_decay, params)
+        with jax.numpy_dtype_promotion("standard"):
+            wide, of_rate = rate.update(wide, of_rate)
+        return narrowed(wide, updates, params), (of_stages, of_decay, of_rate)
 
-    return optax.GradientTransformationExtraArgs(inner.init, update_fn)
+    return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+
+
+def _wide(param):
+    """A floating point or complex parameter in at least float32; anything else as it is."""
+    dtype = getattr(param, "dtype", None)
+    is_inexact = dtype is not None and jnp.issubdtype(dtype, jnp.inexact)
+    return param.astype(accumulator_dtype(dtype)) if is_inexact else param

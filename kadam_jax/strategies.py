@@ -5,13 +5,13 @@ Section 4.3 and Appendix O.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from numbers import Integral
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from jax.core import Tracer
 from jax.typing import ArrayLike
+
+from kadam_jax._checks import DECAY, check_choice, check_integer, check_real
 
 # A scalar for the strategy, or the k per-stage values themselves.
 Decays = ArrayLike | Sequence[ArrayLike]
@@ -24,6 +24,11 @@ STRATEGIES: Mapping[str, Callable] = MappingProxyType(
         "naive": lambda b, k: b,
         "root": lambda b, k: b ** (1 / k),
     }
+)
+
+STATIC_K = (
+    "it is the number of stages: with optax.inject_hyperparams pass static_args=('k', ...), and "
+    "name a callable mask in it too; in a sweep make k a static axis"
 )
 
 
@@ -69,8 +74,7 @@ def per_stage_decays(
     """
     rule = checked_rule(k, strategy)
     for name, decay in (("b1", b1), ("b2", b2)):
-        if not isinstance(decay, Tracer) and not 0 <= np.asarray(decay) < 1:
-            raise ValueError(f"{name} must be in [0, 1), got {decay}")
+        check_real(name, decay, DECAY)
     return (rule(b1, k),) * k, (rule(b2, k),) * k
 
 
@@ -93,16 +97,8 @@ def stage_decays(
 
 def checked_rule(k: int, strategy: str) -> Callable[[ArrayLike, int], ArrayLike]:
     """The rule of `strategy`, after `k` and `strategy` have been checked."""
-    if not isinstance(k, Integral) or isinstance(k, bool):
-        raise TypeError(
-            f"k must be a Python int, since it sets the number of stages, got {k!r}; with "
-            "optax.inject_hyperparams pass static_args=('k', ...), and name a callable mask in it "
-            "too; in a sweep make k a static axis"
-        )
-    if k < 1:
-        raise ValueError(f"k must be at least 1, got {k}")
-    if not isinstance(strategy, str):
-        raise TypeError(f"strategy must be a string, got {strategy!r}")
-    if strategy not in STRATEGIES:
-        raise ValueError(f"strategy must be one of {', '.join(STRATEGIES)}, got {strategy!r}")
+    # optax.adam's second argument is b1.
+    hint = "k comes before b1 here: name b1" if isinstance(k, float) else STATIC_K
+    check_integer("k", k, hint=hint)
+    check_choice("strategy", strategy, STRATEGIES)
     return STRATEGIES[strategy]

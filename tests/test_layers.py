@@ -29,6 +29,7 @@ PACKAGES = {
 SHARED = {"_checks", "_numerics"}
 # What a module, or every module of a package, may import besides; those not named stand alone.
 LIBRARY = {
+    "conversion": {"normalization"},
     "optimizer": {"normalization", "strategies"},
     "flow": {"normalization", "strategies"},
     "invariance": {"normalization"},

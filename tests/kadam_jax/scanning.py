@@ -34,9 +34,15 @@ def jit_updates(optimizer, gradients):
 
 
 def stages_of(state):
-    """The stages' states, wherever they are inside an optimizer's."""
-    leaves = jax.tree.leaves(state, is_leaf=_is_stage)
-    return [leaf for leaf in leaves if _is_stage(leaf)]
+    """The states of the stages, wherever they are in that of an optimizer of arrays or dicts."""
+    nodes = [node for node in jax.tree.leaves(state, is_leaf=_is_stage) if _is_stage(node)]
+    return [stage for node in nodes for stage in _split(node)]
+
+
+def _split(node):
+    if not isinstance(node.mu, tuple):
+        return [node]
+    return [node._replace(mu=mu, rms=rms) for mu, rms in zip(node.mu, node.rms, strict=True)]
 
 
 def _is_stage(x):

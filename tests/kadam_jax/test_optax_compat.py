@@ -193,7 +193,7 @@ def test_state_and_updates_are_sharded_as_the_parameters(axis_type, coupled):
 def test_a_new_state_is_sharded_as_the_parameters_already():
     mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
     params = jax.device_put(jnp.ones((16, 2), jnp.bfloat16), NamedSharding(mesh, P("x")))
-    for stage in kadam(0.1, 2).init(params)[0]:
+    for stage in stages_of(kadam(0.1, 2).init(params)):
         assert stage.mu.sharding == stage.rms.sharding == params.sharding
 
 

@@ -100,7 +100,9 @@ def test_k_stages_are_a_chain_of_single_ones(x64, k):
     _, updates, states = jit_feed(scale_by_kadam(k, b1s, b2s), gradients)
     _, expected, expected_states = jit_feed(optax.chain(*singles), gradients)
     assert_close(updates, expected, rtol=1e-12, atol=1e-13)
-    assert_close(states, expected_states, rtol=1e-12, atol=1e-13)
+    both = stages_of(states), stages_of(expected_states)
+    assert len(both[0]) == k
+    assert_close(*both, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -132,11 +134,10 @@ def test_where_decay_enters(x64, k):
         assert_close(ours, jit_feed(literal, gradients, params)[0], rtol=1e-12)
 
 
-def test_a_static_zero_decay_leaves_no_trace():
+def test_a_zero_decay_is_none_traced_or_not():
     gradients = random_gradients()
     without = kadam(0.1, weight_decay=0)
     params = jnp.float32(PARAMS["b"])
-    assert len(jax.tree.leaves(without.init(params))) == 2 * 3
     traced = jax.jit(lambda decay: feed(kadam(0.1, weight_decay=decay), gradients, params)[1])(0.0)
     # Sums cancel in small updates, so the unit of their error is the learning rate.
     assert_close(traced, jit_updates(without, gradients), rtol=1e-6, atol=1e-6 * 0.1)
@@ -250,9 +251,9 @@ def test_mu_dtype_is_for_mu_of_every_stage():
         (dict(b1=1.5, strategy="scaled"), ValueError, r"b1 must be in \[0, 1\), got 1.5"),
         (dict(b1=[0.9, 1.0]), ValueError, r"b1 must be in \[0, 1\), got 1.0"),
         (dict(b1=np.nan), ValueError, r"b1 must be in \[0, 1\), got nan"),
-        (dict(b1="0.9"), TypeError, "b1 must be a number, got '0.9'"),
-        (dict(b2=None), TypeError, "b2 must be a number, got None"),
-        (dict(eps="a"), TypeError, "eps must be a number, got 'a'"),
+        (dict(b1="0.9"), TypeError, "b1 must be a real number.*, got '0.9'"),
+        (dict(b2=None), TypeError, "b2 must be a real number.*, got None"),
+        (dict(eps="a"), TypeError, "eps must be a real number.*, got 'a'"),
         (dict(eps=-1e-8), ValueError, "eps must be finite and at least 0, got -1e-08"),
     ],
 )
@@ -270,7 +271,7 @@ def test_a_traced_k_is_an_error():
 
 def test_what_would_go_wrong_silently_is_an_error():
     state = scale_by_kadam(2).init(jnp.ones(2))
-    with pytest.raises(ValueError, match="state has 2 stages, but k is 3"):
+    with pytest.raises(ValueError, match="state must be of 3 stages, as k is, got 2"):
         scale_by_kadam(3).update(jnp.ones(2), state)
     with pytest.raises(TypeError, match="mu_dtype must be floating point or complex, got 'int32'"):
         scale_by_kadam(2, mu_dtype="int32").init(jnp.ones(2))
@@ -280,10 +281,10 @@ def test_what_would_go_wrong_silently_is_an_error():
 @pytest.mark.parametrize(
     ("rate", "error", "message"),
     [
-        (None, TypeError, "must be a number or a schedule, got None"),
-        ("0.1", TypeError, "must be a number or a schedule, got '0.1'"),
-        ([0.1, 0.2], TypeError, "must be a number or a schedule"),
-        (np.ones(2), TypeError, "must be a number or a schedule"),
+        (None, TypeError, "must be a real number.*, got None; or a schedule"),
+        ("0.1", TypeError, "must be a real number.*, got '0.1'; or a schedule"),
+        ([0.1, 0.2], TypeError, "must be a single number, .*; or a schedule"),
+        (np.ones(2), TypeError, "must be a single number, .*; or a schedule"),
         (-0.1, ValueError, "must be finite and at least 0, got -0.1"),
         (float("nan"), ValueError, "must be finite and at least 0, got nan"),
         (float("inf"), ValueError, "must be finite and at least 0, got inf"),

@@ -188,11 +188,29 @@ def test_trees_that_optax_takes(k, tree):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), updates, expected)
 
 
-@pytest.mark.parametrize("make", [lambda: scale_by_kadam(2), optax.scale_by_adam])
-def test_a_gradient_that_is_missing_for_a_parameter_is_an_error_as_in_optax(make):
-    params = {"w": jnp.ones(2), "frozen": jnp.ones(2)}
-    with pytest.raises(ValueError, match="None"):
-        make().update({"w": jnp.ones(2), "frozen": None}, make().init(params), params)
+@stages
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize(
+    ("updates", "message"),
+    [
+        ({"a": {"w": 1.0, "b": None}, "c": [1.0]}, r"updates\['a'\]\['b'\] is missing"),
+        ({"a": {"w": 1.0}, "c": [1.0]}, r"updates\['a'\]\['b'\] is missing"),
+        ({"a": {"w": 1.0, "b": 1.0}, "c": []}, r"updates\['c'\]\[0\] is missing"),
+        ({"a": {"w": 1.0, "b": 1.0, "d": 1.0}, "c": [1.0]}, r"nothing for updates\['a'\]\['d'\]"),
+        ({"a": {"w": 1.0, "b": 1.0}, "c": (1.0,)}, r"updates must have the structure of"),
+    ],
+)
+def test_a_missing_gradient_is_named_by_its_path(k, given, updates, message):
+    params = jax.tree.map(jnp.float32, {"a": {"w": 1.0, "b": 1.0}, "c": [1.0]})
+    updates = jax.tree.map(jnp.float32, updates)
+    optimizers = [scale_by_kadam(k), kadam(0.1, k)]
+    if given:
+        optimizers += [
+            kadam(0.1, k, weight_decay=0.1, coupled=coupled) for coupled in (True, False)
+        ]
+    for optimizer in optimizers:
+        with pytest.raises(ValueError, match=message):
+            optimizer.update(updates, optimizer.init(params), params if given else None)
 
 
 @stages

@@ -14,8 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from kadam_jax import exact_max_update_bound, scale_by_kadam
-from kadam_jax.normalization import ScaleByAdaptiveNormalizationState
+from kadam_jax import (
+    ScaleByAdaptiveNormalizationState,
+    exact_max_update_bound,
+    scale_by_adaptive_normalization,
+    scale_by_kadam,
+)
 
 SCALES = tuple(np.geomspace(0.1, 10, 33))
 """Largest inputs of the last stage that are tried: a stage's first output is ±1 whatever its input,
@@ -97,7 +101,7 @@ def constructed_updates(
             update, state = optimizer.update(value, state)
             return state, update
 
-        start = optimizer.init(jnp.zeros_like(scale))
+        start = (scale_by_adaptive_normalization().init(jnp.zeros_like(scale)),) * k
         updates = jax.lax.scan(advance, start, jnp.arange(max(lengths)))[1]
         return jnp.nan_to_num(jnp.abs(updates[length - 1]))
 

@@ -1,0 +1,91 @@
+"""A run of Adam goes on as k-Adam with k = 1, and back."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from kadam_jax._checks import require
+from kadam_jax._numerics import accumulator_dtype
+from kadam_jax.normalization import ScaleByAdaptiveNormalizationState
+
+
+def convert_adam_state(state: optax.OptState, like: optax.OptState) -> optax.OptState:
+    r"""A state of `optax.adam` or `optax.adamw` as one of k-Adam with k = 1, or the other way.
+
+    The averages go over as :math:`m` and :math:`\sqrt{v}`, steps done and schedules' counts as
+    they are. Wrappers such as `optax.MultiSteps`, `optax.masked` and `optax.inject_hyperparams` may
+    be around both optimizers; of injected hyperparameters those that both have go over.
+
+    Args:
+      state: the state to go on from, such as a restored checkpoint.
+      like: a state of the optimizer that goes on, for its structure and dtypes: what its `init`
+        gives.
+
+    Returns:
+      The numbers of `state` in the structure and dtypes of `like`.
+
+    Raises:
+      ValueError: the numbers of `state` do not fit into `like`; k > 1, or other wrappers.
+
+    Examples:
+      >>> import jax.numpy as jnp, optax
+      >>> from kadam_jax import kadam
+      >>> params, gradient = jnp.zeros(2), jnp.array([3.0, -4.0])
+      >>> adamw, optimizer = optax.adamw(0.1), kadam(0.1, k=1, eps=1e-8, weight_decay=1e-4)
+      >>> _, state = adamw.update(gradient, adamw.init(params), params)
+      >>> state = convert_adam_state(state, like=optimizer.init(params))
+      >>> updates, state = optimizer.update(gradient, state, params)
+      >>> [round(float(u), 4) for u in updates]
+      [-0.1, 0.1]
+
+    References:
+      Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`
+      (arXiv:2411.05746), Section 4.3: Adam is k-Adam with k = 1.
+    """
+    to_adam = any(isinstance(node, optax.ScaleByAdamState) for node in _nodes(like))
+    injected = [node for node in _nodes(like) if _has_hyperparams(node)]
+
+    def converted(node):
+        if _has_hyperparams(node) and injected:
+            wanted = injected[0].hyperparams | node.hyperparams
+            return node._replace(
+                hyperparams={name: wanted[name] for name in injected[0].hyperparams},
+                inner_state=jax.tree.map(converted, node.inner_state, is_leaf=_is_node),
+            )
+        if to_adam and isinstance(node, ScaleByAdaptiveNormalizationState):
+            return optax.ScaleByAdamState(node.count, node.mu, jax.tree.map(jnp.square, node.rms))
+        if not to_adam and isinstance(node, optax.ScaleByAdamState):
+            return ScaleByAdaptiveNormalizationState(
+                node.count, node.mu, jax.tree.map(_root, node.nu)
+            )
+        return node
+
+    numbers = jax.tree.leaves(jax.tree.map(converted, state, is_leaf=_is_node))
+    places, treedef = jax.tree.flatten(like)
+    shapes, wanted = ([jnp.shape(x) for x in leaves] for leaves in (numbers, places))
+    hint = "only k = 1 is Adam, and both must have the same wrappers"
+    require(shapes == wanted, "state", f"have leaves of shapes {wanted}", shapes, hint=hint)
+    return treedef.unflatten(
+        jnp.asarray(x).astype(place.dtype) for x, place in zip(numbers, places, strict=True)
+    )
+
+
+def _root(nu):
+    return jnp.sqrt(jnp.real(nu).astype(jnp.finfo(accumulator_dtype(nu.dtype)).dtype))
+
+
+def _nodes(state) -> list[Any]:
+    """The nodes to be converted, the injected ones and those inside them."""
+    nodes = [x for x in jax.tree.leaves(state, is_leaf=_is_node) if _is_node(x)]
+    return nodes + [y for x in nodes if _has_hyperparams(x) for y in _nodes(x.inner_state)]
+
+
+def _is_node(x) -> bool:
+    ours = (ScaleByAdaptiveNormalizationState, optax.ScaleByAdamState)
+    return isinstance(x, ours) or _has_hyperparams(x)
+
+
+def _has_hyperparams(x) -> bool:
+    return isinstance(x, optax.InjectStatefulHyperparamsState)

@@ -11,57 +11,83 @@ huge pages it costs far fewer page faults.
 
 import argparse
 import contextlib
+import importlib
+import io
 import os
+import re
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax
+from experiments.core.errors import (
+    ConfigError,
+    DamagedFile,
+    Failed,
+    Interrupted,
+    Stopped,
+    say,
+    silence,
+    stop,
+)
 
-from experiments import bench, figures
-from experiments.core.config import PRESETS, ConfigError, override, print_help
-from experiments.core.errors import Failed, Stopped, say
-from experiments.core.run import ALL, Incomplete, Share, stop
-from experiments.core.store import DamagedFile
-from experiments.reproduce.manifest import write_manifest
-from experiments.reproduce.merge import merge
-from experiments.reproduce.pipeline import Interrupted, place, redraw, run_figure
+if TYPE_CHECKING:
+    import jax
 
 PROG = "python -m experiments"
 INTERRUPTED = 130
+PRESETS = ("smoke", "laptop", "paper")
 TASKS = ("text", "images")
+LEAST_COLUMNS = 40
+"""tyro does not end where a word does not fit into its frames."""
 TUNABLES = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
-
-
-class UsageError(Exception):
-    """What was typed cannot be done; the message says what can."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command.
 
     Args:
-      argv: The arguments behind the program's name; None for those of this process.
+      argv: The arguments after the program's name; None for those of this process.
 
     Returns:
       The exit code.
     """
+    _mend_streams()
+    code = _run_command(argv)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError as error:
+            silence(stream)  # or Python tries once more when it ends
+            if stream is sys.stdout and not isinstance(error, BrokenPipeError):
+                say(f"{PROG}: standard output cannot be written ({error.strerror})")
+                code = code or 1
+    return code
+
+
+def _run_command(argv: Sequence[str] | None) -> int:
+    """The exit code of one command; what ends it is told in a sentence."""
     try:
+        _import_libraries()
         arguments = _parser().parse_args(argv)
         arguments.command(arguments)
     except SystemExit as stop:  # argparse and tyro have said why
         return stop.code if isinstance(stop.code, int) else 2
-    except (UsageError, ConfigError) as error:
+    except ConfigError as error:
         say(f"{PROG}: {error}")
         return 2
     except BrokenPipeError:  # the reader, such as head, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (OSError, DamagedFile, Failed) as error:
         say(f"{PROG}: {error}")
+        return 1
+    except (MemoryError, RuntimeError) as error:
+        if not (isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)):
+            raise
+        say(f"{PROG}: memory is too small ({error}); choose smaller sizes with --set")
         return 1
     except Stopped as stop:
         say(str(stop))
@@ -75,8 +101,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _mend_streams() -> None:
+    """Lets every letter be printed in some form, whatever the encoding, and to nobody at all."""
+    if shutil.get_terminal_size().columns < LEAST_COLUMNS:
+        os.environ["COLUMNS"] = str(LEAST_COLUMNS)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by who started us
+            setattr(sys, name, io.StringIO())
+        with contextlib.suppress(AttributeError):  # replaced by something simpler
+            getattr(sys, name).reconfigure(errors="backslashreplace")
+
+
+def _import_libraries() -> None:
+    """Imports those that read the user's settings, of which each has its own ways to refuse one.
+
+    Raises:
+      Failed: If they refuse one.
+    """
+    os.environ.pop("MPLBACKEND", None)  # figures are drawn to files
+    for name, settings in (("jax", "JAX_..."), ("matplotlib", "MATPLOTLIBRC and matplotlibrc")):
+        try:
+            importlib.import_module(name)
+        except (OSError, ValueError) as error:
+            raise Failed(f"{name} does not start: {error}; its settings are {settings}") from error
+
+
 def _list(arguments: argparse.Namespace) -> None:
     """`list`: all figures and benchmarks."""
+    from experiments import bench, figures
+
     del arguments
     for figure in figures.discover().values():
         print(f"{figure.name:28} {figure.paper:18} {figure.title}")
@@ -86,6 +139,11 @@ def _list(arguments: argparse.Namespace) -> None:
 
 def _run(arguments: argparse.Namespace) -> None:
     """`run NAME...`: compute and draw."""
+    from experiments import figures
+    from experiments.core.config import override
+    from experiments.core.run import Incomplete
+    from experiments.reproduce.pipeline import place, run_figure
+
     every = figures.discover()
     chosen = [_named(every, name) for name in arguments.names]
     configs = [
@@ -106,6 +164,10 @@ def _run(arguments: argparse.Namespace) -> None:
 
 def _merge(arguments: argparse.Namespace) -> None:
     """`merge FOLDER...`: what other machines have computed."""
+    from experiments import figures
+    from experiments.reproduce.manifest import write_manifest
+    from experiments.reproduce.merge import merge
+
     every = figures.discover()
     for folder in arguments.folders:
         paths = merge(folder, arguments.results, every)
@@ -117,7 +179,9 @@ def _merge(arguments: argparse.Namespace) -> None:
 
 def _commit(arguments: argparse.Namespace) -> None:
     """`commit NAME...`: datasets for the code's own history."""
+    from experiments import figures
     from experiments.reproduce.commit import commit  # it needs scipy, as the report
+    from experiments.reproduce.pipeline import place
     from experiments.reproduce.reissue import reissue
 
     every = figures.discover()
@@ -139,6 +203,9 @@ def _other_presets(arguments: argparse.Namespace) -> str:
 
 def _plot(arguments: argparse.Namespace) -> None:
     """`plot NAME...`: draw again from the dataset on disk."""
+    from experiments import figures
+    from experiments.reproduce.pipeline import place, redraw
+
     for name in arguments.names:
         where = place(arguments.results, _named(figures.discover(), name), arguments.preset)
         if not where.shown.exists():
@@ -149,9 +216,9 @@ def _plot(arguments: argparse.Namespace) -> None:
 
 def _report(arguments: argparse.Namespace) -> None:
     """`report`: the page from what is on disk."""
-    from experiments.reproduce.report import (
-        write_report,  # scipy takes half a second, as grain below
-    )
+    from experiments import figures
+    from experiments.reproduce.pipeline import place
+    from experiments.reproduce.report import write_report
 
     every, preset = figures.discover(), arguments.preset
     if not any(place(arguments.results, f, preset).shown.exists() for f in every.values()):
@@ -164,6 +231,8 @@ def _report(arguments: argparse.Namespace) -> None:
 
 def _reproduce(arguments: argparse.Namespace) -> None:
     """`reproduce`: figures of a preset, their claims and the report."""
+    from experiments import figures
+    from experiments.reproduce.pipeline import place, run_figure
     from experiments.reproduce.report import write_report
 
     every = figures.discover()
@@ -180,6 +249,10 @@ def _reproduce(arguments: argparse.Namespace) -> None:
 
 def _bench(arguments: argparse.Namespace) -> None:
     """`bench NAME...`: measure and print tables."""
+    from experiments import bench
+    from experiments.core.config import override
+
+    _devices("auto")  # or a sentence
     every = bench.discover()
     for name in arguments.names:
         chosen = _named(every, name)
@@ -197,6 +270,19 @@ def _train(arguments: argparse.Namespace) -> None:
     train_command.run(arguments, PROG, _devices)
 
 
+def _figure_fields(name: str, given: argparse.Namespace) -> Any:
+    from experiments import figures
+
+    return _named(figures.discover(), name).presets[given.preset]
+
+
+def _bench_fields(name: str, given: argparse.Namespace) -> Any:
+    from experiments import bench
+
+    del given
+    return _named(bench.discover(), name).config
+
+
 def _training_fields(task: str, given: argparse.Namespace) -> Any:
     from experiments.train import command as train_command
 
@@ -208,30 +294,38 @@ def _named(every: Mapping[str, Any], name: str) -> Any:
         return every[name]
     near = get_close_matches(name, every, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(every)}"
-    raise UsageError(f"no {name!r}; {hint}")
+    raise ConfigError(f"no {name!r}; {hint}")
 
 
-def _devices(wanted: str) -> list[jax.Device]:
+def _devices(wanted: str) -> "list[jax.Device]":
     """The first `wanted` devices, decided before JAX starts: a CPU is as many as is asked for.
 
     "auto" is all there are. On a CPU members then run on every core side by side, each on its own:
     measured on two cores, a step of a one-layer nanoGPT took 0.58 ms a member so, and 1.8 ms where
     one device shared every small operation out to both cores.
     """
-    if wanted != "auto" and not (wanted.isdecimal() and 1 <= int(wanted) <= 100_000):
-        raise UsageError(f"--devices {wanted}: give a number of devices from 1 on, or auto")
+    import jax
+
+    if not re.fullmatch(r"auto|[1-9]\d{0,4}", wanted, re.ASCII):
+        raise ConfigError(f"--devices {wanted}: give a number from 1 to 99999, or auto")
     num_cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     with contextlib.suppress(RuntimeError):  # JAX runs already: take the devices it has
         jax.config.update("jax_num_cpu_devices", num_cores if wanted == "auto" else int(wanted))
-    devices = jax.devices()
+    try:
+        devices = jax.devices()
+    except (RuntimeError, AssertionError) as error:  # without a word where CUDA is not installed
+        raise Failed(
+            f"JAX finds no device ({str(error) or 'nothing is installed for it'}); JAX_PLATFORMS="
+            f"{os.environ.get('JAX_PLATFORMS', '')} says which to look for, cpu is always there"
+        ) from error
     number = len(devices) if wanted == "auto" else int(wanted)
     if number > len(devices):
-        raise UsageError(f"--devices {wanted}: there are {len(devices)}")
+        raise ConfigError(f"--devices {wanted}: there are {len(devices)}")
     return devices[:number]
 
 
 class _Help(argparse.Action):
-    """`--help`; behind names also the fields that `--set` replaces."""
+    """`--help`; after names also the fields that `--set` replaces."""
 
     def __call__(self, parser, namespace, values, option_string=None):
         print(parser.format_help())
@@ -241,9 +335,11 @@ class _Help(argparse.Action):
         for name in names:
             try:
                 defaults = namespace.defaults(name, namespace)
-            except UsageError as error:
+            except ConfigError as error:
                 parser.error(str(error))
             print(f"Fields of {name}, each replaced by --set field=value, without the dashes:\n")
+            from experiments.core.config import print_help
+
             print_help(defaults, f"{parser.prog} {name} --set")
         parser.exit()
 
@@ -267,30 +363,54 @@ def _parser() -> argparse.ArgumentParser:
         subparser = subparsers.add_parser(name, help=summary, description=summary, add_help=False)
         subparser.set_defaults(command=command, defaults=DEFAULTS.get(name))
         subparser.add_argument(
-            "-h", "--help", action=_Help, nargs=0, help="show this; behind a name, its fields too"
+            "-h", "--help", action=_Help, nargs=0, help="show this; after a name, its fields too"
         )
         for option in options:
             subparser.add_argument(option.split()[-1], **OPTIONS[option])
     return parser
 
 
-def _share(text: str) -> Share:
+def _share(text: str) -> Any:
+    from experiments.core.run import Share
+
     try:
         return Share.parse(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
+def _path(text: str) -> Path:
+    if not text or "\0" in text:
+        raise argparse.ArgumentTypeError(f"{text!r} names no file or folder")
+    path = Path(text)
+    try:
+        path = path.expanduser()
+        path.absolute()
+    except RuntimeError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error}") from error
+    except FileNotFoundError as error:
+        raise argparse.ArgumentTypeError(
+            f"{text}: the working directory does not exist any more; give an absolute path"
+        ) from error
+    if path.is_symlink() and not path.exists():
+        raise argparse.ArgumentTypeError(
+            f"{text} is a link to {os.readlink(path)}, which does not exist; mount or make it"
+        )
+    return path
+
+
 OPTIONS: dict[str, dict[str, Any]] = {
-    "folders": dict(nargs="+", type=Path, metavar="FOLDER", help="results of other machines"),
+    "folders": dict(nargs="+", type=_path, metavar="FOLDER", help="results of other machines"),
     "--share": dict(
         type=_share,
-        default=ALL,
+        default="1/1",
         metavar="I/N",
         help="compute the I-th of N shares of the members; `merge` brings them together",
     ),
     "names": dict(nargs="+", metavar="NAME", help="as `list` shows them"),
-    "--preset": dict(choices=PRESETS, default="laptop", help="default: laptop"),
+    "--preset": dict(
+        choices=("smoke", "laptop", "paper"), default="laptop", help="default: laptop"
+    ),
     "--set": dict(
         action="append",
         default=[],
@@ -298,7 +418,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         metavar="FIELD=VALUE",
         help="replace a field, repeatable; `NAME --help` shows every field with its meaning",
     ),
-    "--results": dict(type=Path, default=Path("results"), help="folder, default: results"),
+    "--results": dict(type=_path, default="results", help="folder, default: results"),
     "--devices": dict(default="auto", metavar="N", help="how many; auto: all, a core is one"),
     "--only": dict(
         type=lambda text: text.split(","),
@@ -307,7 +427,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     ),
     "--force": dict(action="store_true", help="compute again what is finished"),
     "--reissue": dict(
-        type=Path,
+        type=_path,
         metavar="BEFORE",
         help="keep the committed arrays, under the key of the code as it is, if its smoke datasets "
         "are to the bit those in BEFORE, a results folder that the code before has written",
@@ -323,18 +443,18 @@ OPTIONS: dict[str, dict[str, Any]] = {
         help="train all combinations of these values of numeric fields in one program, repeatable",
     ),
     "--output": dict(
-        type=Path, metavar="DIR", help="the run's own folder; default: RESULTS/PRESET/train_TASK"
+        type=_path, metavar="DIR", help="the run's own folder; default: RESULTS/PRESET/train_TASK"
     ),
     "--resume": dict(
         action="store_true", help="go on from the newest checkpoint in the folder, if there is one"
     ),
     "train --force": dict(action="store_true", help="remove the folder's earlier run first"),
-    "--tensorboard": dict(action="store_true", help="write TensorBoard files beside the metrics"),
+    "--tensorboard": dict(action="store_true", help="write TensorBoard files next to the metrics"),
     "--compilation-cache": dict(
-        type=Path, metavar="DIR", help="where JAX keeps compiled programs for the next run"
+        type=_path, metavar="DIR", help="where JAX keeps compiled programs for the next run"
     ),
     "--profile": dict(
-        type=Path, metavar="DIR", help="where JAX's profiler writes the second call to the device"
+        type=_path, metavar="DIR", help="where JAX's profiler writes the second call to the device"
     ),
     "--distributed": dict(
         action="store_true",
@@ -400,8 +520,8 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], str, tuple[str, 
 }
 
 DEFAULTS: dict[str, Callable[[str, argparse.Namespace], Any]] = {
-    "run": lambda name, given: _named(figures.discover(), name).presets[given.preset],
-    "bench": lambda name, given: _named(bench.discover(), name).config,
+    "run": _figure_fields,
+    "bench": _bench_fields,
     "train": _training_fields,
 }
 """What `--set` starts from, by command."""
@@ -415,11 +535,26 @@ def _restart_with_tunables() -> None:
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
 
 
+def _open_streams() -> None:
+    """Gives standard streams that are closed to no one, or the next file would take their place."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+
+
+def _handle_interrupts() -> None:
+    """Stops at SIGINT, unless the parent ignores it for us, as a script does in the background."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, stop)
+
+
 if __name__ == "__main__":
+    _open_streams()
     _restart_with_tunables()
-    signal.signal(signal.SIGINT, stop)
+    _handle_interrupts()
     exit_code = main()
-    sys.stdout.flush()
     if exit_code == INTERRUPTED:  # JAX crashes in its own shutdown after a stop while compiling
         os._exit(exit_code)
     sys.exit(exit_code)

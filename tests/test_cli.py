@@ -1,6 +1,8 @@
 """python -m experiments: commands, exit codes, reuse, Ctrl-C and continuing."""
 
+import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -8,13 +10,16 @@ import sys
 import time
 from pathlib import Path
 
+import matplotlib
 import numpy as np
 import pytest
 
 from experiments import __main__ as cli
 from experiments import figures
+from experiments.core import errors
 from experiments.core import run as running
 from experiments.core.config import ConfigError, flatten, override, rises
+from experiments.core.folders import locked
 from experiments.core.store import read_dataset
 
 SMOKE = ("--preset", "smoke", "--set", "num_grid=10", "--set", "num_curve=10")
@@ -26,7 +31,7 @@ from experiments import figures
 from experiments.core import plot as plotting
 from experiments.__main__ import main
 from experiments.core.config import FigureConfig
-from experiments.core.run import stop
+from experiments.core.errors import stop
 from kadam_jax.members import points
 
 @dataclasses.dataclass(frozen=True)
@@ -335,6 +340,161 @@ def test_sigint_exits_130_and_the_rerun_gives_the_same_numbers(fake, tmp_path):
     np.testing.assert_array_equal(
         *(read_dataset(tmp_path / name / "laptop/fake/data.nc").y for name in "ab")
     )
+
+
+# The user's machine: each call in a forked child of one process, all of them at once.
+RUN = ["run", "stability_plane", *SMOKE]
+FIELDS = ["run", "discrete_boundary", "--help"]
+MACHINES = {
+    "ascii": (["list"], {"encoding": "ascii"}, 0, ""),
+    "latin-1 fields": (FIELDS, {"encoding": "latin-1"}, 0, ""),
+    "cp1252 fields": (FIELDS, {"encoding": "cp1252"}, 0, ""),
+    "bytes path": (
+        ["report", "--preset", "paper", "--results", "\udcff"],
+        {},
+        1,
+        r"\\udcff has no dataset",
+    ),
+    "closed": (RUN, {"closed": [1, 2]}, 0, ""),
+    "unread": (RUN, {"unread": [1, 2]}, 0, ""),
+    "unread errors": (["run", "nothing"], {"unread": [2]}, 2, ""),
+    "full": (["list"], {"files": {1: "/dev/full"}}, 1, "standard output cannot be written"),
+    "full errors": (["run", "nothing"], {"files": {2: "/dev/full"}}, 2, ""),
+    "no GPU": (RUN, {"env": {"JAX_PLATFORMS": "cuda"}}, 1, "JAX finds no device .*cuda"),
+    "no such device": (["bench", "sweep"], {"env": {"JAX_PLATFORMS": "x"}}, 1, "JAX_PLATFORMS=x"),
+    "cwd": (RUN[:4], {"cwd": "deleted"}, 2, "--results: .* working directory does not exist"),
+    "absolute": ([*RUN, "--results", "{}/absolute"], {"cwd": "deleted"}, 0, ""),
+    "disk": (RUN, {"limits": {"RLIMIT_FSIZE": 3000}}, 1, r"'results/.*/data\.nc'"),
+    "no home": (RUN, {"env": {"HOME": None, "TMPDIR": "/none", "LC_ALL": "C"}}, 0, ""),
+    "no width": (FIELDS, {"env": {"COLUMNS": "1", "TERM": "dumb"}}, 0, ""),
+    "no width, bad": (["run", "x"], {"env": {"COLUMNS": "1", "TERM": "dumb"}}, 2, "no 'x'"),
+    "~": (["report", "--results", "~nobody-has-this/x"], {}, 2, "argument --results: ~nobody"),
+    "empty": (["report", "--results", ""], {}, 2, "argument --results: '' names no file"),
+}
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory):
+    """What each of `MACHINES` gave, every one in a folder of its own."""
+    cases = []
+    for argv, case, *_ in MACHINES.values():
+        folder = tmp_path_factory.mktemp("machine")
+        cases += [([word.format(folder) for word in argv], {"cwd": str(folder), **case})]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.forked"],
+        input=json.dumps(cases),
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[1],
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(zip(MACHINES, map(json.loads, done.stdout.splitlines()), strict=True))
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_an_unusual_machine_is_served_or_told(name, machines):
+    *_, expected, message = MACHINES[name]
+    code, _, errors = machines[name]
+    assert (code, "Traceback" in errors) == (expected, False), errors
+    assert re.search(message, errors)
+
+
+def test_a_matplotlibrc_does_not_reach_the_figures(run, tmp_path, monkeypatch):
+    run("run", "stability_plane", *SMOKE)
+    svg = tmp_path / "results/smoke/stability_plane/stability_plane.svg"
+    drawn = svg.read_bytes()
+    users = {"text.usetex": True, "axes.facecolor": "black", "lines.linewidth": 5.0}
+    with matplotlib.rc_context(users):
+        assert run("plot", "stability_plane", "--preset", "smoke")[0] == 0
+        assert matplotlib.rcParams["lines.linewidth"] == 5.0
+    assert svg.read_bytes() == drawn
+
+
+@pytest.mark.parametrize("command", ["run", "report", "plot", "commit", "reproduce"])
+def test_a_link_to_nowhere_is_named_before_anything_is_computed(command, run, fake, tmp_path):
+    (tmp_path / "results").symlink_to(tmp_path / "not_mounted")
+    names = [] if command in ("report", "reproduce") else ["fake"]
+    code, _, messages = run(command, *names)
+    assert code == 2
+    assert f"{tmp_path / 'results'} is a link to {tmp_path / 'not_mounted'}, which" in messages
+    assert not (tmp_path / "not_mounted").exists()
+
+
+ASSIGNMENTS = {
+    "mesh=--help": "--set mesh='--help': '--help' is no value",
+    "help=1": "--set 'help=1': write the name of a field",
+    "=1": "--set '=1': write the name of a field",
+    "num grid=1": "--set 'num grid=1': write the name of a field",
+    "levels=-x": "--set levels='-x': '-x' is no value",
+    "levels=\0": "is no value",
+    "levels=\udcff": "is no value",
+    "num_grid=": "num-grid",
+}
+
+
+@pytest.mark.parametrize("assignment", ASSIGNMENTS)
+def test_what_is_no_assignment_is_refused_in_our_words(assignment, capsys):
+    command = ["train"] if assignment.startswith("mesh") else ["run", "stability_plane"]
+    assert cli.main([*command, "--set", assignment]) == 2
+    streams = capsys.readouterr()
+    assert streams.out == ""
+    assert ASSIGNMENTS[assignment] in _unboxed(streams.err)
+
+
+def test_integers_beyond_jaxs_sizes_are_refused_with_the_fields_name(tmp_path, capsys):
+    for figure in figures.discover().values():
+        smoke = figure.presets["smoke"]
+        for field, value in flatten(smoke).items():
+            if isinstance(value, int) and not isinstance(value, bool):
+                for size in (2**31, 2**63, -(2**31), 10**30):
+                    with pytest.raises((ConfigError, SystemExit)) as error:
+                        override(smoke, [f"{field}={size}"])
+                    said = f"{error.value} {capsys.readouterr().err}"
+                    assert field.rpartition(".")[2] in _unboxed(said).replace("-", "_")
+
+
+def test_two_runs_of_one_figure_do_not_meet(run, fake, tmp_path):
+    folder = tmp_path / "results/laptop/fake"
+    with locked(folder):
+        code, _, messages = run("run", "fake")
+        assert (code, f"{folder} is in use by process {os.getpid()}" in messages) == (1, True)
+        assert [path.name for path in folder.iterdir()] == [".lock"]
+    assert run("run", "fake")[0] == 0
+    with locked(folder):  # a report says what it did not draw
+        assert run("report")[0] == 0
+        code, _, messages = run("plot", "fake")
+        assert (code, "is in use" in messages) == (1, True)
+
+
+def test_what_a_kill_left_is_swept_up_by_the_next_run(run, fake, tmp_path):
+    assert run("run", "fake")[0] == 0
+    folder = tmp_path / "results/laptop/fake"
+    key = read_dataset(folder / "data.nc").attrs["key"]
+    for left in (".fake.png.a1", ".data.nc.b2", f"chunks/{key}", "chunks/of_another_run"):
+        (folder / left).mkdir(parents=True)
+        (folder / left / "first-000000.npz").write_bytes(b"half")
+    assert run("run", "fake")[0] == 0
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "chunks",
+        "data.nc",
+        "fake.png",
+        "fake.svg",
+    ]
+    assert [path.name for path in (folder / "chunks").iterdir()] == ["of_another_run"]
+
+
+def test_a_sigint_that_the_parent_ignores_stays_ignored():
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        for handler, then in (
+            (signal.SIG_IGN, signal.SIG_IGN),
+            (signal.default_int_handler, errors.stop),
+        ):
+            signal.signal(signal.SIGINT, handler)
+            cli._handle_interrupts()
+            assert signal.getsignal(signal.SIGINT) is then
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_progress_is_a_plain_line_now_and_then_where_there_is_no_terminal(capsys, monkeypatch):

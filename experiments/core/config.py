@@ -11,18 +11,19 @@ import itertools
 import json
 import math
 import operator
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import tyro
 
+from experiments.core.errors import ConfigError
+
+LIMIT = 2**31
+"""JAX's sizes and indices are below it."""
 PRESETS = ("smoke", "laptop", "paper")
 """smoke runs in seconds and decides nothing; laptop in minutes on two cores; paper needs an
 accelerator and has the paper's own sizes."""
-
-
-class ConfigError(ValueError):
-    """A configuration that cannot be computed; the message names the field."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +83,8 @@ def override(config: ConfigT, assignments: Sequence[str], prog: str = "--set") -
     Raises:
       SystemExit: With code 2, after a message on stderr that names the field and, for an unknown
         field, names near it.
-      ConfigError: If a number is not finite; comparisons let NaN through.
+      ConfigError: If a number is not finite, which comparisons let through, an integer is too
+        large for an array's size, or a text is no field or no value.
 
     >>> from experiments.training.config import TrainingConfig
     >>> override(TrainingConfig(), ["eps=1e-8", "model.width=64", "model.num_heads=1"]).model.width
@@ -91,12 +93,36 @@ def override(config: ConfigT, assignments: Sequence[str], prog: str = "--set") -
     arguments = []
     for assignment in assignments:
         field, _, value = assignment.partition("=")
-        arguments += [f"--{field}", *_words(config, field, value)]
+        arguments += [f"--{_checked_field(field, assignment)}", *_words(config, field, value)]
     parsed = _parse(config, arguments, prog)
-    for item in difference(parsed, config):
-        if {"nan", "inf", "-inf"} & set(item.partition("=")[2].split(",")):
-            raise ConfigError(f"{item}: give finite numbers")
+    changed, before = flatten(parsed), flatten(config)
+    for name, number in (
+        (name, number)
+        for name, value in changed.items()
+        if value != before[name]
+        for number in _numbers(value)
+    ):
+        if not math.isfinite(number):
+            raise ConfigError(f"{name}={_text(changed[name])}: give finite numbers")
+        if isinstance(number, int) and abs(number) >= LIMIT:
+            raise ConfigError(f"{name}={number}: give integers below 2^31, as JAX's indices are")
     return parsed
+
+
+def _checked_field(field: str, assignment: str) -> str:
+    """The field if it looks like one; tyro's own flags would print its help."""
+    if not re.fullmatch(r"[A-Za-z_][\w.-]*", field, re.ASCII) or field in ("help", "h"):
+        raise ConfigError(f"--set {assignment!r}: write the name of a field, =, and its value")
+    return field
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    """The numbers in a field's value, in tuples too."""
+    if isinstance(value, tuple | list):
+        for item in value:
+            yield from _numbers(item)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield value
 
 
 def print_help(config: Any, prog: str) -> None:
@@ -117,7 +143,26 @@ def _words(config: Any, field: str, value: str) -> list[str]:
     except AttributeError:
         is_tuple = False  # tyro names the unknown field
     words = value.replace(",", " ").split() if is_tuple else [value]
+    for word in words:
+        if (word.startswith("-") and not _is_number(word)) or not _is_utf8(word):
+            raise ConfigError(f"--set {field}={value!r}: {word!r} is no value")
     return [word.capitalize() if word in ("true", "false", "none") else word for word in words]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_utf8(text: str) -> bool:
+    """Whether it can be written to a file; bytes of another encoding and NUL cannot."""
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:
+        return False
 
 
 def flatten(config: Any, prefix: str = "") -> dict[str, Any]:

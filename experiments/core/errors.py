@@ -20,6 +20,17 @@ def silence(stream: TextIO) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
+stopped: list[int] = []
+"""Signals that have asked this process to stop, for those whose exception got lost."""
+
+
+def stop(signum: int, frame: object) -> None:
+    """Handles SIGINT as Python does, and remembers it."""
+    del frame
+    stopped.append(signum)
+    raise KeyboardInterrupt
+
+
 class Stopped(Exception):
     """A signal has ended the run after a checkpoint; the message says where.
 
@@ -30,6 +41,18 @@ class Stopped(Exception):
     def __init__(self, signum: int, message: str):
         super().__init__(message)
         self.signum = signum
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during a figure; the message says what is kept."""
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be computed; the message names the field."""
+
+
+class DamagedFile(Exception):
+    """A file of ours that cannot be read; the message names it."""
 
 
 class Failed(Exception):

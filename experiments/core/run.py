@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from experiments.core.errors import say
+from experiments.core.errors import say, stopped
 from experiments.core.store import ChunkStore, DamagedFile
 from kadam_jax.members import sweep_chunks
 
@@ -20,17 +20,6 @@ QUIET_SECONDS = 2.0
 """Work shorter than this shows no progress."""
 LINE_SECONDS = 15.0
 """Between two lines of progress where there is no terminal to redraw one."""
-
-
-stopped: list[int] = []
-"""Signals that have asked this process to stop, for those whose exception got lost."""
-
-
-def stop(signum: int, frame: object) -> None:
-    """Handles SIGINT as Python does, and remembers it."""
-    del frame
-    stopped.append(signum)
-    raise KeyboardInterrupt
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ import jax
 import numpy as np
 import xarray as xr
 
-from experiments.core.errors import Failed
+from experiments.core.errors import DamagedFile, Failed
 from experiments.core.folders import locked
 
 PACKAGES = ("jax", "jaxlib", "optax", "flax", "kadam_jax")
@@ -43,10 +43,6 @@ UNCOMPRESSED_BYTES = 4096
 PROJECT = Path(__file__).resolve().parents[2]
 JSON_ATTRIBUTES = {"config": dict, "key_parts": dict, "overrides": list}
 """Attributes of a dataset that are JSON, and what they hold."""
-
-
-class DamagedFile(Exception):
-    """A file of ours that cannot be read; the message names it."""
 
 
 @contextlib.contextmanager
@@ -67,9 +63,7 @@ def atomic(path: Path) -> Iterator[Path]:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        for left in path.parent.glob(f".{glob.escape(path.name)}.*"):
-            with contextlib.suppress(Failed), locked(left):  # of a process that still writes
-                shutil.rmtree(left)
+        remove_left(path.parent, glob.escape(path.name))
         with (
             tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder,
             locked(Path(folder)),
@@ -81,6 +75,13 @@ def atomic(path: Path) -> Iterator[Path]:
         if error.filename is not None and f".{path.name}." not in str(error.filename):
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def remove_left(folder: Path, name: str = "*") -> None:
+    """Removes what `atomic` left in a folder when its process was killed, by the file's name."""
+    for left in folder.glob(f".{name}.*"):
+        with contextlib.suppress(Failed), locked(left):  # of a process that still writes
+            shutil.rmtree(left)
 
 
 def check_writable(folder: Path) -> None:

@@ -17,7 +17,7 @@ import xarray as xr
 from experiments.core import plot as plotting
 from experiments.core.claims import rules_digest
 from experiments.core.config import FigureConfig, difference, digest, to_json
-from experiments.core.errors import say
+from experiments.core.errors import Interrupted, say
 from experiments.core.figure import Figure
 from experiments.core.folders import locked
 from experiments.core.run import ALL, Run, Share
@@ -29,6 +29,7 @@ from experiments.core.store import (
     last_change,
     provenance,
     read_dataset,
+    remove_left,
     versions,
     write_dataset,
 )
@@ -53,10 +54,6 @@ MISFITS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeErr
 """What drawing and judging raise for a dataset that is not as they expect."""
 COMMITTED = PROJECT / "experiments" / "committed"
 """Datasets that come with the code, `<preset>/<figure>.nc`, for figures that were not run here."""
-
-
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C during a figure; the message says what is kept."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +142,7 @@ def owned(where: Place) -> Iterator[None]:
     made = [folder for folder in above if not folder.exists()]
     try:
         with locked(where.folder):
+            remove_left(where.folder)
             yield
     finally:
         with contextlib.suppress(OSError):  # something is in it

@@ -194,8 +194,10 @@ def _update(loss_fn, optimizer, carry, batch, key):
     """A step on the carry (params, state, opt_state): the next one, the loss, the gradient."""
     params, state, opt_state = carry
     (loss, state), grads = jax.value_and_grad(loss_fn, has_aux=True)(params, state, batch, key)
-    updates, opt_state = optimizer.update(grads, opt_state, params)
-    return (optax.apply_updates(params, updates), state, opt_state), loss, grads
+    updates, found = optimizer.update(grads, opt_state, params)
+    # Of float64 hyperparameters some of optax's states would be float64 from the first step on.
+    found = jax.tree.map(lambda new, old: new.astype(old.dtype), found, opt_state)
+    return (optax.apply_updates(params, updates), state, found), loss, grads
 
 
 def _over_members(fn: Callable[..., Any], mesh: Mesh, at_once: int | None) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.core import plot as plotting
@@ -263,6 +263,7 @@ def test_the_commit_says_when_files_differ_from_it(tmp_path):
     assert results.git_commit(tmp_path) != changed
 
 
+@settings(deadline=None)  # tyro's first parser is slow
 @given(
     learning_rate=st.floats(0, 1e30),
     num_steps=st.integers(1, 10**9),

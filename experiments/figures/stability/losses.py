@@ -112,7 +112,7 @@ def record_loss(
     evaluation together.
 
     Args:
-      evaluate: `evaluate(params)` gives a float32 scalar.
+      evaluate: `evaluate(params)` gives a scalar.
       every: Steps between two evaluations.
 
     Returns:
@@ -130,7 +130,10 @@ def record_loss(
 
     def update(updates, state, params=None):
         loss = jax.lax.cond(
-            state.count % every == 0, evaluate, lambda _: jnp.full_like(state.loss, jnp.nan), params
+            state.count % every == 0,
+            lambda params: evaluate(params).astype(state.loss.dtype),
+            lambda _: jnp.full_like(state.loss, jnp.nan),
+            params,
         )
         return updates, RecordLossState(state.count + 1, loss)
 

@@ -113,7 +113,7 @@ def member(config: Config, task: Task, num_steps: int) -> Callable[..., dict[str
             return end, (end, result.read)
 
         params = jax.eval_shape(task.init, jax.random.key(0))[0]
-        unknown = jnp.zeros(jax.eval_shape(stacked, params).shape)
+        unknown = jnp.zeros_like(jax.eval_shape(stacked, params))
         # One program for both passes: two would differ in rounding, which training amplifies.
         _, (ends, reads) = jax.lax.scan(one_pass, unknown, length=2)
         second = {name: array[1] for name, array in reads.items()}

@@ -59,7 +59,8 @@ def add_relative_noise(level: ArrayLike, key: jax.Array) -> optax.GradientTransf
             # In one piece: every call of the generator adds to the time that compilation takes.
             grad, unravel = ravel_pytree(updates)
             noise = jax.random.normal(jax.random.fold_in(key, state.count), grad.shape, grad.dtype)
-            return unravel(grad + level * jnp.sqrt(jnp.mean(grad**2)) * noise)
+            scale = jnp.asarray(level, grad.dtype) * jnp.sqrt(jnp.mean(grad**2))
+            return unravel(grad + scale * noise)
 
         # Members that run in turn then draw no noise in vain.
         noisy = jax.lax.cond(jnp.asarray(level) > 0, add, lambda updates: updates, updates)

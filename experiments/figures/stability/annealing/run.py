@@ -60,7 +60,7 @@ class Config(GeneralisationConfig):
     def points(self) -> tuple[np.ndarray, np.ndarray]:
         """γ and β of what is trained, float32; the usual point is first."""
         chosen = np.r_[0, self.num_curve - self.num_points + 1 : self.num_curve]
-        b1, b2 = (np.asarray(b)[chosen] for b in normal_curve(*GIVEN, self.num_curve))
+        b1, b2 = (np.asarray(b, np.float32)[chosen] for b in normal_curve(*GIVEN, self.num_curve))
         return b1, b2
 
 

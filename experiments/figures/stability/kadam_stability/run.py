@@ -97,7 +97,7 @@ class Config(TrainingConfig):
     @property
     def points(self) -> tuple[np.ndarray, np.ndarray]:
         """γ and β of what is trained, float32."""
-        b1, b2 = map(np.asarray, normal_curve(*GIVEN, self.num_curve))
+        b1, b2 = (np.asarray(b, np.float32) for b in normal_curve(*GIVEN, self.num_curve))
         num_inside = int((2 / b1 - 1 / b2 - 1 > 0).sum())
         stable = np.arange(self.num_stable) * num_inside // self.num_stable
         chosen = np.r_[stable, self.num_curve - self.num_unstable : self.num_curve]

@@ -36,11 +36,12 @@ class Config(GeneralisationConfig):
 
     @property
     def points(self) -> tuple[np.ndarray, np.ndarray]:
-        """γ and β, shape (num_points,): uniform in arc length from the origin, then the usual."""
+        """γ and β, float32, (num_points,): even in arc length from the origin, then the usual."""
         with jax.enable_x64(True):
             C = stability_coefficient(*GIVEN).item()
-        b1, b2 = level_curve(C, self.num_points - 1)
-        return np.append(b1, np.float32(GIVEN[0])), np.append(b2, np.float32(GIVEN[1]))
+        curve = level_curve(C, self.num_points - 1)
+        b1, b2 = (np.append(b, usual) for b, usual in zip(curve, GIVEN, strict=True))
+        return b1.astype(np.float32), b2.astype(np.float32)
 
 
 def compute(config: Config, run: Run) -> xr.Dataset:

@@ -80,7 +80,7 @@ class Config(TrainingConfig):
     def curve(self) -> tuple[np.ndarray, np.ndarray]:
         """γ and β on the whole curve, float32."""
         b1, b2 = normal_curve(*GIVEN, self.num_curve)
-        return np.asarray(b1), np.asarray(b2)
+        return np.asarray(b1, np.float32), np.asarray(b2, np.float32)
 
     @property
     def points(self) -> tuple[np.ndarray, np.ndarray]:

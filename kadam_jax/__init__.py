@@ -10,6 +10,7 @@ Normalization`, `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_.
 """
 
 from kadam_jax.conversion import convert_adam_state
+from kadam_jax.curves import level_curve, normal_curve
 from kadam_jax.flow import flow_vector_field, solve_flow
 from kadam_jax.invariance import (
     predicted_squared_norm,
@@ -30,9 +31,7 @@ from kadam_jax.stability import (
     growth_rate,
     is_exactly_stable,
     is_stable,
-    level_curve,
     max_update_bound,
-    normal_curve,
     stability_coefficient,
     worst_case_gradients,
 )

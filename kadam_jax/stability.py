@@ -15,6 +15,8 @@ checked, traced ones never.
 """
 
 from collections.abc import Callable
+from fractions import Fraction
+from math import factorial
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +26,6 @@ from jax.typing import ArrayLike
 from kadam_jax._checks import (
     AT_LEAST_0,
     DECAY,
-    FINITE,
     POSITIVE_DECAY,
     Range,
     check_bool,
@@ -34,6 +35,7 @@ from kadam_jax._checks import (
     is_known,
     require,
 )
+from kadam_jax.curves import level_curve, normal_curve
 
 __all__ = [
     "exact_growth_rate",
@@ -47,12 +49,6 @@ __all__ = [
     "stability_coefficient",
     "worst_case_gradients",
 ]
-
-# B_n² of Theorem 1 and of appendix D's integral at C = ±size, without the factor e^{n·max(-C, 0)}.
-_QUOTIENTS: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
-    "theorem": lambda step, size: 1 / size,
-    "integral": lambda step, size: -jnp.expm1(-step * size) / size,
-}
 
 
 def stability_coefficient(b1: ArrayLike, b2: ArrayLike) -> jax.Array:
@@ -131,12 +127,14 @@ def max_update_bound(
       Gould and Tanaka, Continuous-Time Analysis of Adaptive Optimization and Normalization,
       Theorem 1 and appendix D
     """
-    check_choice("form", form, _QUOTIENTS)
+    check_choice("form", form, _FORMS)
     check_bool("log", log)
-    step, b1, b2 = _step_and_decays(step, b1, b2)
-    log_squared = _log_sum(step, -_coefficient(b1, b2), _QUOTIENTS[form], step)
+    step, b1, b2, *rests = _step_and_decays(step, b1, b2)
+    log_squared, factor = _FORMS[form](step, _coefficient(b1, b2, *rests))
+    if log:
+        log_squared = log_squared + _log(factor)
     log_bound = _log_ratio_of_sums(step, b1, b2) + (jnp.log(b2) + log_squared) / 2 - jnp.log(b1)
-    return log_bound if log else jnp.exp(log_bound)
+    return log_bound if log else jnp.exp(log_bound) * _root(factor)
 
 
 def exact_max_update_bound(
@@ -179,8 +177,8 @@ def exact_max_update_bound(
       appendix D (the continuous counterpart)
     """
     check_bool("log", log)
-    step, b1, b2 = _step_and_decays(step, b1, b2, DECAY)
-    log_sum = _log_geometric_sum(step, 2 * jnp.log(b1) - jnp.log(b2))
+    step, b1, b2, *rests = _step_and_decays(step, b1, b2, DECAY)
+    log_sum = _log_geometric_sum(step, *_square_over_and_log(b1, b2, *rests))
     log_bound = _log_ratio_of_sums(step, b1, b2) + log_sum / 2
     return log_bound if log else jnp.exp(log_bound)
 
@@ -209,7 +207,12 @@ def growth_rate(b1: ArrayLike, b2: ArrayLike) -> jax.Array:
     References:
       Gould and Tanaka, Continuous-Time Analysis of Adaptive Optimization and Normalization, §3.2
     """
-    return jnp.maximum(-_coefficient(*_decays(b1, b2, DECAY)) / 2, 0)
+    decays = _decays(b1, b2, DECAY)
+    grows = (_coefficient(*decays) < 0) & (decays[0] > 0)
+    inside = (
+        jnp.where(grows, x, fixed) for x, fixed in zip(decays, (0.25, 0.1, 0, 0), strict=True)
+    )
+    return jnp.where(grows, -_coefficient(*inside) / 2, 0)
 
 
 def exact_growth_rate(b1: ArrayLike, b2: ArrayLike) -> jax.Array:
@@ -236,8 +239,8 @@ def exact_growth_rate(b1: ArrayLike, b2: ArrayLike) -> jax.Array:
     References:
       Gould and Tanaka, Continuous-Time Analysis of Adaptive Optimization and Normalization, §3.2
     """
-    b1, b2 = _decays(b1, b2, DECAY)
-    return jnp.maximum(jnp.log(b1) - jnp.log(b2) / 2, 0)
+    _, log = _square_over_and_log(*_decays(b1, b2, DECAY))
+    return jnp.maximum(log / 2, 0)
 
 
 def is_stable(b1: ArrayLike, b2: ArrayLike) -> jax.Array:
@@ -287,8 +290,7 @@ def is_exactly_stable(b1: ArrayLike, b2: ArrayLike) -> jax.Array:
     References:
       Gould and Tanaka, Continuous-Time Analysis of Adaptive Optimization and Normalization, §3.1
     """
-    b1, b2 = _decays(b1, b2, DECAY)
-    return b1 * b1 < b2
+    return _square_minus(*_decays(b1, b2, DECAY)) < 0
 
 
 def worst_case_gradients(num_steps: int, b1: ArrayLike, b2: ArrayLike) -> jax.Array:
@@ -331,206 +333,296 @@ def worst_case_gradients(num_steps: int, b1: ArrayLike, b2: ArrayLike) -> jax.Ar
     if all(map(is_known, numbers)):
         _check_span(num_steps, *(np.asarray(b, dtype) for b in numbers))
     first, second = jnp.broadcast_arrays(*(jnp.asarray(b, dtype) for b in numbers))
-    lag = jnp.arange(num_steps - 1, -1, -1, dtype=first.dtype)
-    gradients = (first / second)[None] ** lag.reshape(num_steps, *(1,) * first.ndim)
-    return jnp.where(jnp.isfinite(gradients), gradients, 0)
+    lag = jnp.arange(num_steps - 1, -1, -1, dtype=dtype).reshape(num_steps, *(1,) * first.ndim)
+    ratio = (first / second)[None]
+    fits = jnp.isfinite(jax.lax.stop_gradient(ratio) ** lag)
+    return jnp.where(fits, jnp.where(fits, ratio, 1) ** lag, 0)
 
 
-def level_curve(c: ArrayLike, num: int) -> tuple[jax.Array, jax.Array]:
-    r"""Points of the level curve C(β, γ) = c, uniform in arc length.
+# B_n² of Theorem 1 is factor · e^logarithm; the factor n, where there is one, stands apart since it
+# may be 0, where √n has no finite derivative.
 
-    The curve γ = 2β / (1 + (1+c)β) (appendix F) rises from the origin to the side β=1, which it
-    meets at γ = 2/(2+c), if c >= 0, and to the side γ=1 at β = 1/(1-c) otherwise. Both ends are
-    excluded: of length L, point i is at :math:`s_i = (i+1)L/(num+1)` from the origin.
 
-    Computed on the host in float64 and rounded once. The points lie on the curve whatever c;
-    arc lengths are right to 1e-12 for \|c\| up to 100 and lose digits slowly beyond.
+def _theorem(step: jax.Array, c: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """1/C, n or e^{n|C|}/|C|, with logarithm and factor apart."""
+    size = jnp.where(c == 0, 1, jnp.abs(c))
+    return jnp.log(1 / size) + _growth(step, -c), jnp.where(c == 0, step, 1)
 
-    Args:
-      c: the value of C, any finite number, any shape.
-      num: how many points, a Python int >= 1.
 
-    Returns:
-      (b1s, b2s), each of shape (*c.shape, num), of JAX's default float dtype.
+def _integral(step: jax.Array, c: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """(1-e^{-Cn})/C, with logarithm and factor apart; close to C=0 the factor is n."""
+    close = jnp.abs(c) <= _CLOSE / step
+    exponent = jnp.where(close, c, 0) * jnp.where(close & jnp.isfinite(step), step, 0)
+    size = jnp.where(close, 1, jnp.abs(c))
+    steps = jnp.where(close, 1, _finite(step))
+    apart = _log1mexp(steps * size) - jnp.log(size) + _growth(step, -c)
+    return jnp.where(close, _log_mean_decay(exponent), apart), jnp.where(close, step, 1)
 
-    Raises:
-      ValueError: `c` is not finite, or `num` is no int >= 1.
-      TypeError: `c` is traced; a curve needs concrete values.
 
-    Example:
-      >>> import numpy as np
-      >>> from kadam_jax.stability import level_curve, stability_coefficient
-      >>> b1s, b2s = level_curve(0.5, 3)
-      >>> print(np.array([b1s, b2s, stability_coefficient(b1s, b2s)]).round(3))
-      [[0.278 0.509 0.68 ]
-       [0.176 0.411 0.693]
-       [0.5   0.5   0.5  ]]
+_FORMS: dict[str, Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]] = {
+    "theorem": _theorem,
+    "integral": _integral,
+}
 
-    References:
-      Gould and Tanaka, Continuous-Time Analysis of Adaptive Optimization and Normalization,
-      appendix F
+
+@jax.custom_jvp
+def _coefficient(b1, b2, rest1, rest2):
+    """C(β, γ), from an exact numerator where its two terms cancel.
+
+    What the decays' own last digits decide is 0, so that (9/10, 9/11) is on C=0 as it should be.
+    1-b is exact for b >= 1/2, so the plain form keeps the digits that 2/b1 - 1/b2 - 1 would lose.
     """
-    num = check_integer("num", num)
-    c = np.asarray(check_real("c", c, FINITE, single=False), np.float64)[..., None, None]
-
-    # The parameter is b1 + b2: both rise along the curve, so the speed is within [1/√2, 1].
-    def curve(total):
-        bend = (1 + c) * total
-        b2 = 2 * total / (3 - bend + np.sqrt((bend - 1) ** 2 + 8))
-        ratio = 2 / (1 + (1 + c) * b2)  # b1 / b2
-        slope = ratio**2 / 2  # db1/db2
-        return ratio * b2, b2, np.hypot(1, slope) / (1 + slope)
-
-    stop = 1 / (1 + np.maximum(-c, 0)) + 2 / (2 + np.maximum(c, 0))
-    return _uniform_in_arc_length(curve, 0 * stop, stop, (np.arange(num) + 1) / (num + 1))
+    plain = _plain_coefficient(b1, b2)
+    product, error = _product(b1, b2)
+    total = 2 * b2 - b1
+    rest = (2 * b2 - total - b1 - error) + (2 * rest2 - rest1 - b1 * rest2 - b2 * rest1)
+    exact = (total - product + rest) / b1 / b2
+    term, eps = (1 - b2) / b2, jnp.finfo(b1.dtype).eps
+    exact = jnp.where(jnp.abs(exact) < jnp.maximum(4 * eps**2, 2.0**-52) * term, 0, exact)
+    return jnp.where(_cancels(plain, term), exact, plain)
 
 
-def normal_curve(
-    b1: ArrayLike, b2: ArrayLike, num: int, *, direction: str = "unstable"
-) -> tuple[jax.Array, jax.Array]:
-    r"""Points of the curve through (β, γ) that meets every level curve of C at a right angle.
-
-    The curve is 2β³ + γ³ = constant (appendix F), and C is monotone along it. The points are
-    uniform in arc length; an end on the border of the unit square is never among them:
-
-    - "unstable": from the given point, which comes first, to γ=1 (or β=0, if the constant is below
-      1); C falls. With length L point i is at :math:`s_i = iL/num`.
-    - "stable": from the given point to β=1 (or γ=0, if the constant is below 2); C rises.
-    - "both": the whole curve, in the order in which C falls, at :math:`s_i = (i+1)L/(num+1)`.
-
-    Computed on the host in float64 and rounded once.
-
-    Args:
-      b1: decay γ of the first moment at the given point, in (0, 1), any shape.
-      b2: decay β of the second moment at the given point, in (0, 1), any shape.
-      num: how many points, a Python int >= 1.
-      direction: "unstable", "stable" or "both".
-
-    Returns:
-      (b1s, b2s), each of the broadcast shape of `b1` and `b2` followed by num, of JAX's default
-      float dtype.
-
-    Raises:
-      ValueError: `b1` or `b2` is outside (0, 1), `num` is no int >= 1, `direction` is unknown.
-      TypeError: `b1` or `b2` is traced; a curve needs concrete values.
-
-    Example:
-      >>> import numpy as np
-      >>> from kadam_jax.stability import normal_curve, stability_coefficient
-      >>> b1s, b2s = normal_curve(0.9, 0.999, 3)
-      >>> print(np.array([b1s, b2s, stability_coefficient(b1s, b2s)]).round(3))
-      [[0.9   0.934 0.967]
-       [0.999 0.984 0.969]
-       [0.221 0.126 0.035]]
-
-    References:
-      Gould and Tanaka, Continuous-Time Analysis of Adaptive Optimization and Normalization,
-      §3.1 and appendix F
-    """
-    num = check_integer("num", num)
-    b1, b2 = (
-        np.asarray(check_real(name, b, POSITIVE_DECAY, single=False), np.float64)[..., None, None]
-        for name, b in (("b1", b1), ("b2", b2))
-    )
-    constant = 2 * b2**3 + b1**3
-
-    # The parameter is the polar angle: radius and speed are smooth on the whole quadrant.
-    def curve(angle):
-        sin, cos = np.sin(angle), np.cos(angle)
-        form = 2 * cos**3 + sin**3
-        radius = np.cbrt(constant / form)
-        log_slope = sin * cos * (2 * cos - sin) / form
-        return radius * sin, radius * cos, radius * np.hypot(1, log_slope)
-
-    given = np.arctan2(b1, b2)
-    stable_end = np.arctan2(np.cbrt(np.maximum(constant - 2, 0)), 1)
-    unstable_end = np.arctan2(1, np.cbrt(np.maximum(constant - 1, 0) / 2))
-    from_given, inside = np.arange(num) / num, (np.arange(num) + 1) / (num + 1)
-    sections = {
-        "unstable": (given, unstable_end, from_given),
-        "stable": (given, stable_end, from_given),
-        "both": (stable_end, unstable_end, inside),
-    }
-    check_choice("direction", direction, sections)
-    return _uniform_in_arc_length(curve, *sections[direction])
+@_coefficient.defjvp
+def _coefficient_jvp(primals, tangents):
+    return _coefficient(*primals), jax.jvp(_plain_coefficient, primals[:2], tangents[:2])[1]
 
 
-def _coefficient(b1: jax.Array, b2: jax.Array) -> jax.Array:
-    # 1-b is exact for b >= 1/2, so this keeps its digits where 2/b1 - 1/b2 - 1 would cancel.
+def _plain_coefficient(b1, b2):
     return 2 * (1 - b1) / b1 - (1 - b2) / b2
 
 
-def _log_sum(
-    step: jax.Array,
-    rate: jax.Array,
-    quotient: Callable[[jax.Array, jax.Array], jax.Array],
-    at_zero: jax.Array,
-) -> jax.Array:
-    """ln of quotient(step, |rate|)·e^{step·max(rate, 0)}, or ln(at_zero) at rate=0.
-
-    A sum of e^{rate·j} over j = 0..n is the one with -rate times e^{rate·n}: so the quotient only
-    meets decaying exponentials, nothing overflows, and the derivative at rate=0 is right too.
-    """
-    size = jnp.where(rate == 0, 1, jnp.abs(rate))
-    exponent = jnp.maximum(rate, 0) * jnp.where((rate <= 0) & jnp.isinf(step), 0, step)
-    return jnp.log(jnp.where(rate == 0, at_zero, quotient(step, size))) + exponent
+# A ratio and its logarithm carry a derivative one at a time: up to 1/2 the ratio, which may be 0,
+# and beyond it the logarithm. So no derivative is a quotient of two that vanish.
 
 
-def _log_geometric_sum(step: jax.Array, rate: jax.Array) -> jax.Array:
-    """ln of the sum of e^{rate·j} over j = 0..step."""
+def _and_log(b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """b and ln b."""
+    small, fixed = b < 0.5, jax.lax.stop_gradient(b)
+    return jnp.where(small, b, fixed), jnp.where(
+        small, jnp.log(fixed), jnp.log(jnp.where(small, 1, b))
+    )
 
-    def quotient(step, size):
-        return jnp.expm1(-(step + 1) * size) / jnp.expm1(-size)
 
-    return _log_sum(step, rate, quotient, step + 1)
+@jax.custom_jvp
+def _square_over_and_log(b1, b2, rest1, rest2):
+    """γ²/β and its logarithm, that from an exact γ²-β where its two terms cancel."""
+    term = jnp.log(b2)
+    plain = 2 * jnp.log(b1) - term
+    exact = jnp.log1p(_square_minus(b1, b2, rest1, rest2) / b2)
+    return b1 * b1 / b2, jnp.where(_cancels(plain, term), exact, plain)
+
+
+@_square_over_and_log.defjvp
+def _square_over_and_log_jvp(primals, tangents):
+    (b1, b2, *_), (b1_dot, b2_dot, *_) = primals, tangents
+    ratio, log = _square_over_and_log(*primals)
+    small = ratio < 0.5
+    ratio_dot = jnp.where(small, 2 * b1, 0) / b2 * b1_dot - jnp.where(small, ratio, 0) / b2 * b2_dot
+    large = jnp.where(small, 0.0, 1.0)
+    log_dot = 2 * large / jnp.where(small, 1, b1) * b1_dot - large / b2 * b2_dot
+    return (ratio, log), (ratio_dot, log_dot)
+
+
+def _square_minus(b1, b2, rest1, rest2):
+    """γ²-β, right to its last digits."""
+    square, error = _product(b1, b1)
+    return (square - b2) + (error + (2 * b1 * rest1 - rest2))
+
+
+def _cancels(difference: jax.Array, term: jax.Array) -> jax.Array:
+    """Whether `difference`, of a number next to `term` and `term`, has fewer than 20 bits right."""
+    return jnp.abs(difference) < 2**20 * jnp.finfo(term.dtype).eps * jnp.abs(term)
+
+
+def _product(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """a·b and its rounding error, exactly (Dekker): products of halves are exact."""
+    info = jnp.finfo(a.dtype)
+    a1, b1 = (jax.lax.reduce_precision(x, info.nexp, (info.nmant - 1) // 2) for x in (a, b))
+    a2, b2 = a - a1, b - b1
+    product = a * b
+    return product, ((a1 * b1 - product) + a1 * b2 + a2 * b1) + a2 * b2
 
 
 def _log_ratio_of_sums(step: jax.Array, b1: jax.Array, b2: jax.Array) -> jax.Array:
     """ln of √(Σ β^j) / Σ γ^j: the bias correction times (1-γ)/√(1-β), without a 1-b^(n+1)."""
-    first, second = (_log_geometric_sum(step, jnp.log(b)) for b in (b1, b2))
+    first, second = (_log_geometric_sum(step, *_and_log(b)) for b in (b1, b2))
     return second / 2 - first
 
 
-def _uniform_in_arc_length(
-    curve: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]],
-    start: np.ndarray,
-    stop: np.ndarray,
-    fractions: np.ndarray,
-) -> tuple[jax.Array, jax.Array]:
-    """Points at the given fractions, shape (num,), of the arc length from start to stop.
+@jax.custom_jvp
+def _log_geometric_sum(step: jax.Array, ratio: jax.Array, rate: jax.Array) -> jax.Array:
+    """ln of the sum of ratio^j over j = 0..step; `rate` is ln(ratio).
 
-    `curve` maps parameters, shape (..., num, nodes), to (b1, b2, speed); start and stop have shape
-    (..., 1, 1). The speeds of both curves vary by a factor below 1.5, so each of Newton's steps at
-    least halves the error, and soon squares it.
+    The sum is the one with -rate times e^{rate·step}: so only decaying exponentials are met, and
+    nothing overflows.
     """
-    nodes, weights = np.polynomial.legendre.leggauss(128)
+    size = jnp.where(rate == 0, 1, jnp.abs(rate))
+    total = jnp.expm1(-(step + 1) * size) / jnp.expm1(-size)
+    return jnp.log(jnp.where(rate == 0, step + 1, total)) + _growth(step, rate)
 
-    def length(parameter):
-        span = parameter - start
-        speed = curve(start + span * (1 + nodes) / 2)[2]
-        return span * (speed @ weights)[..., None] / 2
 
-    fractions = fractions[:, None]
-    target = fractions * length(stop)
-    parameter = start + fractions * (stop - start)
-    for _ in range(12):
-        parameter = parameter - (length(parameter) - target) / curve(parameter)[2]
-    b1s, b2s, _ = curve(parameter)
-    return jnp.asarray(b1s[..., 0]), jnp.asarray(b2s[..., 0])
+@_log_geometric_sum.defjvp
+def _log_geometric_sum_jvp(primals, tangents):
+    (step, ratio, rate), (step_dot, ratio_dot, rate_dot) = primals, tangents
+    n = _finite(step)
+    count, small = n + 1, ratio < 0.5
+
+    # In the ratio: Σ j ratio^{j-1} / Σ ratio^j.
+    q = jnp.where(small, ratio, 0)
+    power = _power(q, n)
+    by_ratio = 1 / (1 - q) - count * power / (1 - q * power)
+    by_step_if_small = -jnp.log(jnp.where(q == 0, 1, q)) * q * power / (1 - q * power)
+
+    # In the rate: the mean of j under the weights e^{rate·j}, or its mirror image.
+    rate = jnp.where(small, -1, rate)
+    close = jnp.abs(rate) <= _CLOSE / count
+    size = jnp.where(close, 1, jnp.abs(rate))
+    tail = _over_expm1(count * size)
+    mean = _over_expm1(size) - count * tail
+    mean = jnp.where(rate > 0, n - mean, mean)
+    by_step = jnp.where(rate > 0, size, 0) + size * tail
+
+    # The same around 0.
+    rate = jnp.where(close, rate, 0)
+    position = _mean_position(-count * rate)
+    mean = jnp.where(close, count * position - _mean_position(-rate), mean)
+    by_step = jnp.where(close, 1 / count + rate * position, by_step)
+
+    return _log_geometric_sum(*primals), (
+        jnp.where(small, by_step_if_small, by_step) * step_dot
+        + jnp.where(small, by_ratio, 0) * ratio_dot
+        + jnp.where(small, 0, mean) * rate_dot
+    )
+
+
+@jax.custom_jvp
+def _power(q: jax.Array, n: jax.Array) -> jax.Array:
+    """q^n, whose derivatives of every order are finite at q=0 for n = 0, 1, 2, ..."""
+    return q**n
+
+
+@_power.defjvp
+def _power_jvp(primals, tangents):
+    (q, n), (q_dot, n_dot) = primals, tangents
+    power = _power(q, n)
+    by_q = n * _power(jnp.where((q == 0) & (n < 1), 1, q), n - 1)
+    by_n = power * jnp.log(jnp.where(q == 0, 1, q))
+    return power, by_q * q_dot + by_n * n_dot
+
+
+@jax.custom_jvp
+def _growth(step: jax.Array, rate: jax.Array) -> jax.Array:
+    """step·max(rate, 0), where 0·∞ is 0."""
+    return jnp.maximum(rate, 0) * jnp.where((rate <= 0) & jnp.isinf(step), 0, step)
+
+
+@_growth.defjvp
+def _growth_jvp(primals, tangents):
+    (step, rate), (step_dot, rate_dot) = primals, tangents
+    grows = rate > 0
+    return _growth(step, rate), (
+        jnp.where(grows, rate, 0) * step_dot + jnp.where(grows, _finite(step), 0) * rate_dot
+    )
+
+
+def _finite(step: jax.Array) -> jax.Array:
+    """A step that stands for ∞ in derivatives, where 0·∞ has to be 0."""
+    return jnp.minimum(step, jnp.sqrt(jnp.finfo(step.dtype).max))
+
+
+@jax.custom_jvp
+def _log1mexp(x: jax.Array) -> jax.Array:
+    """ln(1 - e^{-x}) for x > 0; JAX differentiates expm1 as expm1 + 1, which loses e^{-x}."""
+    return jnp.log(-jnp.expm1(-x))
+
+
+@_log1mexp.defjvp
+def _log1mexp_jvp(primals, tangents):
+    return _log1mexp(*primals), _over_expm1(*primals) * tangents[0]
+
+
+def _over_expm1(x: jax.Array) -> jax.Array:
+    """1/(e^x - 1) for x > 0."""
+    return jnp.exp(-x) / -jnp.expm1(-x)
+
+
+def _mean_position(x: jax.Array) -> jax.Array:
+    """1/x - 1/(e^x - 1), the mean of p in [0, 1] under the weight e^{-xp}, for |x| <= 2."""
+    square = x * x
+    series = jnp.zeros_like(x)
+    for coefficient in reversed(_SERIES):
+        series = series * square + coefficient
+    return 0.5 - x * series
+
+
+def _bernoulli_series(num: int) -> list[float]:
+    """B_2k/(2k)! for k = 1..num, the coefficients of x/(e^x - 1)."""
+    terms = [Fraction(1)]
+    for m in range(1, 2 * num + 1):
+        terms.append(-sum(term / factorial(m + 1 - j) for j, term in enumerate(terms)))
+    return [float(term) for term in terms[2::2]]
+
+
+# |x| <= 2 needs 17 terms in float64; each derivative of the series needs one or two more.
+_CLOSE = 2.0
+_SERIES = _bernoulli_series(20)
+
+
+@jax.custom_jvp
+def _log_mean_decay(x: jax.Array) -> jax.Array:
+    """ln((1 - e^{-x})/x), the logarithm of the mean of e^{-xp} over p in [0, 1], for |x| <= 2."""
+    divisor = jnp.where(x == 0, 1, x)
+    return jnp.log(jnp.where(x == 0, 1, -jnp.expm1(-divisor) / divisor))
+
+
+@_log_mean_decay.defjvp
+def _log_mean_decay_jvp(primals, tangents):
+    return _log_mean_decay(*primals), -_mean_position(*primals) * tangents[0]
+
+
+@jax.custom_jvp
+def _root(x: jax.Array) -> jax.Array:
+    """√x, whose derivative at 0 is the largest float rather than ∞: 0 times it is 0."""
+    return jnp.sqrt(x)
+
+
+@_root.defjvp
+def _root_jvp(primals, tangents):
+    root = _root(*primals)
+    slope = 0.5 / jnp.where(root == 0, 1, root)
+    return root, jnp.where(root == 0, jnp.finfo(root.dtype).max, slope) * tangents[0]
+
+
+@jax.custom_jvp
+def _log(x: jax.Array) -> jax.Array:
+    """ln x, whose derivative at 0 is the largest float rather than ∞: 0 times it is 0."""
+    return jnp.log(x)
+
+
+@_log.defjvp
+def _log_jvp(primals, tangents):
+    (x,) = primals
+    slope = 1 / jnp.where(x == 0, 1, x)
+    return _log(x), jnp.where(x == 0, jnp.finfo(x.dtype).max, slope) * tangents[0]
 
 
 def _step_and_decays(
     step: ArrayLike, b1: ArrayLike, b2: ArrayLike, b1_range: Range = POSITIVE_DECAY
 ) -> list[jax.Array]:
     step = check_real("step", step, AT_LEAST_0, single=False)
-    b1, b2 = _decays(b1, b2, b1_range)
-    return jnp.broadcast_arrays(jnp.asarray(step, b1.dtype), b1, b2)
+    decays = _decays(b1, b2, b1_range)
+    return jnp.broadcast_arrays(jnp.asarray(step, decays[0].dtype), *decays)
 
 
 def _decays(b1: ArrayLike, b2: ArrayLike, b1_range: Range = POSITIVE_DECAY) -> list[jax.Array]:
-    """`b1` and `b2` in one floating dtype and shape, checked where they are known."""
+    """`b1` and `b2`, checked and in one dtype and shape, and what rounding took off each."""
     *numbers, dtype = _numbers(b1, b2, b1_range)
-    return jnp.broadcast_arrays(*(jnp.asarray(b, dtype) for b in numbers))
+    rounded = [jnp.asarray(b, dtype) for b in numbers]
+    rests = [
+        jnp.asarray(b - b.astype(dtype), dtype) if isinstance(b, np.ndarray) else jnp.zeros_like(x)
+        for b, x in zip(numbers, rounded, strict=True)
+    ]
+    return jnp.broadcast_arrays(*rounded, *rests)
 
 
 def _numbers(b1: ArrayLike, b2: ArrayLike, b1_range: Range):

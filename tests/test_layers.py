@@ -31,6 +31,7 @@ SHARED = {"_checks", "_numerics"}
 LIBRARY = {
     "conversion": {"normalization"},
     "optimizer": {"normalization", "strategies"},
+    "stability": {"curves"},
     "flow": {"normalization", "strategies"},
     "invariance": {"normalization"},
 }

@@ -7,6 +7,7 @@ of steps already done.
 import math
 from fractions import Fraction
 
+import mpmath
 import numpy as np
 
 
@@ -55,6 +56,62 @@ def cauchy_schwarz_bound(t, learning_rate, p, b1, b2):
     kernels = math.sqrt(eta_p / c * (1 - math.exp(-c * t / eta_p)))
     correction = math.sqrt(1 - b2 ** (1 + t / eta_p)) / (1 - b1 ** (1 + t / eta_p))
     return correction * prefactor * kernels
+
+
+def exact_terms(n, b1, b2):
+    """Terms of ln of the supremum, closed forms that mpmath can differentiate; n may be ∞."""
+    return [
+        -_log_sum(n, b1),
+        _log_sum(n, b2) / 2,
+        _log_sum(n, b1 * b1 / b2) / 2,
+    ]
+
+
+def paper_terms(n, b1, b2, form="theorem"):
+    """Terms of ln of Theorem 1, or of appendix D's integral."""
+    c = 2 / b1 - 1 / b2 - 1
+    if form == "integral":
+        squared = 1 / c if n == mpmath.inf else -mpmath.expm1(-c * n) / c if c else n
+    else:
+        squared = 1 / c if c > 0 else -mpmath.exp(-n * c) / c if c else n
+    return [
+        -_log_sum(n, b1),
+        _log_sum(n, b2) / 2,
+        mpmath.log(b2) / 2,
+        -mpmath.log(b1),
+        mpmath.log(squared) / 2,
+    ]
+
+
+def _log_sum(n, ratio):
+    """ln of the sum of ratio^j over j = 0..n."""
+    if n == mpmath.inf:
+        return -mpmath.log(1 - ratio)
+    if ratio == 0:
+        return mpmath.mpf(0)
+    return mpmath.log((1 - ratio ** (n + 1)) / (1 - ratio) if ratio != 1 else n + 1)
+
+
+def derivative(terms, point, order):
+    """A partial derivative of the sum of `terms`, and the sum of its terms' absolute values.
+
+    `point` is (n, b1, b2), floats taken at face value; `order` has how often to differentiate in
+    b1 and b2, and in n too if it is as long as `point`.
+    """
+    n, *decays = point
+    with mpmath.workdps(50):
+        n = n if n == mpmath.inf else mpmath.mpf(n) if len(order) == 3 else int(n)
+        at = tuple(mpmath.mpf(float(b)) for b in decays)
+
+        def term(i):
+            if len(order) == 3:
+                return mpmath.diff(lambda *x: terms(*x)[i], (n, *at), order)
+            if not sum(order):
+                return terms(n, *at)[i]
+            return mpmath.diff(lambda *x: terms(n, *x)[i], at, order)
+
+        values = [term(i) for i in range(len(terms(n, *at)))]
+        return float(mpmath.fsum(values)), float(mpmath.fsum(map(abs, values)))
 
 
 def adam_updates(gradients, b1, b2):

@@ -1,0 +1,190 @@
+"""Curves in the plane of both decays: the levels of C(β, γ) and what crosses them at right angles.
+
+They are those of appendix F and Fig. 13 of `Gould and Tanaka <https://arxiv.org/abs/2411.05746>`_,
+computed on the host in float64; `b1` is the paper's γ and `b2` its β.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from kadam_jax._checks import (
+    FINITE,
+    POSITIVE_DECAY,
+    check_choice,
+    check_integer,
+    check_real,
+    require,
+)
+
+__all__ = ["level_curve", "normal_curve"]
+
+
+def level_curve(c: ArrayLike, num: int) -> tuple[jax.Array, jax.Array]:
+    r"""Points of the level curve C(β, γ) = c, uniform in arc length.
+
+    The curve γ = 2β / (1 + (1+c)β) (appendix F) rises from the origin to the side β=1, which it
+    meets at γ = 2/(2+c), if c >= 0, and to the side γ=1 at β = 1/(1-c) otherwise. Both ends are
+    excluded: of length L, point i is at :math:`s_i = (i+1)L/(num+1)` from the origin.
+
+    Computed on the host in float64 and rounded once. The points lie on the curve whatever c;
+    arc lengths are right to 1e-12 for \|c\| up to 100 and lose digits slowly beyond.
+
+    Args:
+      c: the value of C, any finite number, any shape.
+      num: how many points, a Python int >= 1.
+
+    Returns:
+      (b1s, b2s), each of shape (*c.shape, num), of JAX's default float dtype.
+
+    Raises:
+      ValueError: `c` is not finite, or `num` is no int >= 1.
+      TypeError: `c` is traced; a curve needs concrete values.
+
+    Example:
+      >>> import numpy as np
+      >>> from kadam_jax.stability import level_curve, stability_coefficient
+      >>> b1s, b2s = level_curve(0.5, 3)
+      >>> print(np.array([b1s, b2s, stability_coefficient(b1s, b2s)]).round(3))
+      [[0.278 0.509 0.68 ]
+       [0.176 0.411 0.693]
+       [0.5   0.5   0.5  ]]
+
+    References:
+      Gould and Tanaka, Continuous-Time Analysis of Adaptive Optimization and Normalization,
+      appendix F
+    """
+    num = check_integer("num", num)
+    c = np.asarray(check_real("c", c, FINITE, single=False), np.float64)[..., None, None]
+
+    # The parameter is b1 + b2: both rise along the curve, so the speed is within [1/√2, 1]. The
+    # smaller one comes from a form in which nothing cancels, however steep or flat the curve is.
+    def curve(total):
+        bend = (1 + c) * total
+        root = np.hypot(bend - 1, np.sqrt(8))
+        b1, b2 = 4 * total / (3 + bend + root), 2 * total / (3 - bend + root)
+        b1, b2 = np.where(bend < 0, total - b2, b1), np.where(bend < 0, b2, total - b1)
+        slope = (b1 / b2) ** 2 / 2  # db1/db2
+        slope = np.minimum(slope, 1 / slope)  # the speed is the same for both
+        return b1, b2, np.hypot(1, slope) / (1 + slope)
+
+    stop = 1 / (1 + np.maximum(-c, 0)) + 2 / (2 + np.maximum(c, 0))
+    fractions = (np.arange(num) + 1) / (num + 1)
+    return _uniform_in_arc_length("c", curve, 0 * stop, stop, fractions)
+
+
+def normal_curve(
+    b1: ArrayLike, b2: ArrayLike, num: int, *, direction: str = "unstable"
+) -> tuple[jax.Array, jax.Array]:
+    r"""Points of the curve through (β, γ) that meets every level curve of C at a right angle.
+
+    The curve is 2β³ + γ³ = constant (appendix F), and C is monotone along it. The points are
+    uniform in arc length; an end on the border of the unit square is never among them:
+
+    - "unstable": from the given point, which comes first, to γ=1 (or β=0, if the constant is below
+      1); C falls. With length L point i is at :math:`s_i = iL/num`.
+    - "stable": from the given point to β=1 (or γ=0, if the constant is below 2); C rises.
+    - "both": the whole curve, in the order in which C falls, at :math:`s_i = (i+1)L/(num+1)`.
+
+    Computed on the host in float64 and rounded once.
+
+    Args:
+      b1: decay γ of the first moment at the given point, in (0, 1), any shape.
+      b2: decay β of the second moment at the given point, in (0, 1), any shape.
+      num: how many points, a Python int >= 1.
+      direction: "unstable", "stable" or "both".
+
+    Returns:
+      (b1s, b2s), each of the broadcast shape of `b1` and `b2` followed by num, of JAX's default
+      float dtype.
+
+    Raises:
+      ValueError: `b1` or `b2` is outside (0, 1), `num` is no int >= 1, `direction` is unknown.
+      TypeError: `b1` or `b2` is traced; a curve needs concrete values.
+
+    Example:
+      >>> import numpy as np
+      >>> from kadam_jax.stability import normal_curve, stability_coefficient
+      >>> b1s, b2s = normal_curve(0.9, 0.999, 3)
+      >>> print(np.array([b1s, b2s, stability_coefficient(b1s, b2s)]).round(3))
+      [[0.9   0.934 0.967]
+       [0.999 0.984 0.969]
+       [0.221 0.126 0.035]]
+
+    References:
+      Gould and Tanaka, Continuous-Time Analysis of Adaptive Optimization and Normalization,
+      §3.1 and appendix F
+    """
+    num = check_integer("num", num)
+    b1, b2 = (
+        np.asarray(check_real(name, b, POSITIVE_DECAY, single=False), np.float64)[..., None, None]
+        for name, b in (("b1", b1), ("b2", b2))
+    )
+    constant = 2 * b2**3 + b1**3
+
+    # The parameter is the polar angle: radius and speed are smooth on the whole quadrant.
+    def curve(angle):
+        sin, cos = np.sin(angle), np.cos(angle)
+        form = 2 * cos**3 + sin**3
+        radius = np.cbrt(constant / form)
+        log_slope = sin * cos * (2 * cos - sin) / form
+        return radius * sin, radius * cos, radius * np.hypot(1, log_slope)
+
+    given = np.arctan2(b1, b2)
+    stable_end = np.arctan2(np.cbrt(np.maximum(constant - 2, 0)), 1)
+    unstable_end = np.arctan2(1, np.cbrt(np.maximum(constant - 1, 0) / 2))
+    from_given, inside = np.arange(num) / num, (np.arange(num) + 1) / (num + 1)
+    sections = {
+        "unstable": (given, unstable_end, from_given),
+        "stable": (given, stable_end, from_given),
+        "both": (stable_end, unstable_end, inside),
+    }
+    check_choice("direction", direction, sections)
+    return _uniform_in_arc_length("b1 and b2", curve, *sections[direction])
+
+
+def _uniform_in_arc_length(
+    name: str,
+    curve: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]],
+    start: np.ndarray,
+    stop: np.ndarray,
+    fractions: np.ndarray,
+) -> tuple[jax.Array, jax.Array]:
+    """Points at the given fractions, shape (num,), of the arc length from start to stop.
+
+    `curve` maps parameters, shape (..., num, nodes), to (b1, b2, speed); start and stop have shape
+    (..., 1, 1). The speeds of both curves vary by a factor below 1.5, so each of Newton's steps at
+    least halves the error, and soon squares it. `name` says what to blame for points on the border.
+    """
+    nodes, weights = np.polynomial.legendre.leggauss(128)
+
+    def length(parameter):
+        span = parameter - start
+        speed = curve(start + span * (1 + nodes) / 2)[2]
+        return span * (speed @ weights)[..., None] / 2
+
+    def points(fractions):
+        target = fractions * length(stop)
+        parameter = start + fractions * (stop - start)
+        for _ in range(12):
+            parameter = parameter - (length(parameter) - target) / curve(parameter)[2]
+        return [b[..., 0] for b in curve(parameter)[:2]]
+
+    # Every point has 128 nodes: what is computed at once is kept small.
+    pieces = np.array_split(fractions[:, None], 1 + start.size * len(fractions) // 2**14)
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        b1s, b2s = (np.concatenate(b, -1) for b in zip(*map(points, pieces), strict=True))
+    dtype = jnp.result_type(float)
+    for b in (b1s, b2s):
+        rounded = b.astype(dtype)
+        require(
+            np.all((rounded >= np.finfo(dtype).tiny) & (rounded < 1)),
+            name,
+            f"give {len(fractions)} points inside (0, 1) once rounded to {dtype}",
+            "a point on the border",
+            hint="move away from the border, take fewer points, or use float64 (jax.enable_x64)",
+        )
+    return jnp.asarray(b1s, dtype), jnp.asarray(b2s, dtype)

@@ -1,7 +1,8 @@
-"""Curves in the plane of both decays: the levels of C(β, γ) and what crosses them at right angles.
+"""Curves in the plane of both decays: levels of C(β, γ), and what meets them at right angles.
 
-They are those of appendix F and Fig. 13 of `Gould and Tanaka <https://arxiv.org/abs/2411.05746>`_,
-computed on the host in float64; `b1` is the paper's γ and `b2` its β.
+They are those of Appendix F, drawn in the paper's Fig. 2 and followed in §3.2 and §3.3: Gould and
+Tanaka, `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_. Both are computed on the host in
+float64 and rounded once; `b1` is the paper's γ and `b2` its β.
 """
 
 from collections.abc import Callable
@@ -26,12 +27,12 @@ __all__ = ["level_curve", "normal_curve"]
 def level_curve(c: ArrayLike, num: int) -> tuple[jax.Array, jax.Array]:
     r"""Points of the level curve C(β, γ) = c, uniform in arc length.
 
-    The curve γ = 2β / (1 + (1+c)β) (appendix F) rises from the origin to the side β=1, which it
+    The curve γ = 2β / (1 + (1+c)β) (Appendix F) rises from the origin to the side β=1, which it
     meets at γ = 2/(2+c), if c >= 0, and to the side γ=1 at β = 1/(1-c) otherwise. Both ends are
     excluded: of length L, point i is at :math:`s_i = (i+1)L/(num+1)` from the origin.
 
-    Computed on the host in float64 and rounded once. The points lie on the curve whatever c;
-    arc lengths are right to 1e-12 for \|c\| up to 100 and lose digits slowly beyond.
+    The points lie on the curve whatever c; arc lengths are right to 1e-12 for \|c\| up to 100 and
+    lose digits slowly beyond.
 
     Args:
       c: the value of C, any finite number, any shape.
@@ -41,12 +42,14 @@ def level_curve(c: ArrayLike, num: int) -> tuple[jax.Array, jax.Array]:
       (b1s, b2s), each of shape (*c.shape, num), of JAX's default float dtype.
 
     Raises:
-      ValueError: `c` is not finite, or `num` is no int >= 1.
-      TypeError: `c` is traced; a curve needs concrete values.
+      ValueError: `c` is not finite, `num` is below 1, or a point is on the border of the unit
+        square once rounded (in float32, for instance, where \|c\| is above 1e37).
+      TypeError: `c` is not real or traced, since a curve needs concrete values; `num` is not an
+        int.
 
     Example:
       >>> import numpy as np
-      >>> from kadam_jax.stability import level_curve, stability_coefficient
+      >>> from kadam_jax import level_curve, stability_coefficient
       >>> b1s, b2s = level_curve(0.5, 3)
       >>> print(np.array([b1s, b2s, stability_coefficient(b1s, b2s)]).round(3))
       [[0.278 0.509 0.68 ]
@@ -54,8 +57,8 @@ def level_curve(c: ArrayLike, num: int) -> tuple[jax.Array, jax.Array]:
        [0.5   0.5   0.5  ]]
 
     References:
-      Gould and Tanaka, Continuous-Time Analysis of Adaptive Optimization and Normalization,
-      appendix F
+      Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
+      §3.1, Fig. 2.
     """
     num = check_integer("num", num)
     c = np.asarray(check_real("c", c, FINITE, single=False), np.float64)[..., None, None]
@@ -81,15 +84,13 @@ def normal_curve(
 ) -> tuple[jax.Array, jax.Array]:
     r"""Points of the curve through (β, γ) that meets every level curve of C at a right angle.
 
-    The curve is 2β³ + γ³ = constant (appendix F), and C is monotone along it. The points are
+    The curve is 2β³ + γ³ = constant (Appendix F), and C is monotone along it. The points are
     uniform in arc length; an end on the border of the unit square is never among them:
 
     - "unstable": from the given point, which comes first, to γ=1 (or β=0, if the constant is below
       1); C falls. With length L point i is at :math:`s_i = iL/num`.
     - "stable": from the given point to β=1 (or γ=0, if the constant is below 2); C rises.
     - "both": the whole curve, in the order in which C falls, at :math:`s_i = (i+1)L/(num+1)`.
-
-    Computed on the host in float64 and rounded once.
 
     Args:
       b1: decay γ of the first moment at the given point, in (0, 1), any shape.
@@ -102,12 +103,14 @@ def normal_curve(
       float dtype.
 
     Raises:
-      ValueError: `b1` or `b2` is outside (0, 1), `num` is no int >= 1, `direction` is unknown.
-      TypeError: `b1` or `b2` is traced; a curve needs concrete values.
+      ValueError: `b1` or `b2` is outside (0, 1), `num` is below 1, `direction` is unknown, or a
+        point is on the border of the unit square once rounded.
+      TypeError: `b1` or `b2` is not real or traced, since a curve needs concrete values; `num` is
+        not an int.
 
     Example:
       >>> import numpy as np
-      >>> from kadam_jax.stability import normal_curve, stability_coefficient
+      >>> from kadam_jax import normal_curve, stability_coefficient
       >>> b1s, b2s = normal_curve(0.9, 0.999, 3)
       >>> print(np.array([b1s, b2s, stability_coefficient(b1s, b2s)]).round(3))
       [[0.9   0.934 0.967]
@@ -115,8 +118,8 @@ def normal_curve(
        [0.221 0.126 0.035]]
 
     References:
-      Gould and Tanaka, Continuous-Time Analysis of Adaptive Optimization and Normalization,
-      §3.1 and appendix F
+      Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
+      §3.1, Fig. 2, Appendix F.
     """
     num = check_integer("num", num)
     b1, b2 = (

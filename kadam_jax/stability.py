@@ -1,6 +1,6 @@
 """How large can an update get? Two theories of Adam's max-update, side by side.
 
-The paper's (§3.1, appendix D) bounds continuous-time Adam, by a constant where
+The paper's (Theorem 1, §3.1, Appendix D) bounds continuous-time Adam, by a constant where
 C(β, γ) = 2/γ - 1/β - 1 is positive. The exact one takes the supremum of |u_n| over all gradient
 sequences of the discrete algorithm, a constant where γ² < β. Since
 β/γ² - 1 = C + (β-γ)²/(γ²β), whatever C calls stable is exactly stable, but not the reverse: at
@@ -8,10 +8,23 @@ sequences of the discrete algorithm, a constant where γ² < β. Since
 
 Updates are in units of the learning rate; `b1` is the paper's γ and `b2` its β. Arguments broadcast
 against each other, whatever their ranks. Results have the dtype of `b1` and `b2`, at least float32
-(float64 where x64 is on and they are float64 or Python floats). Both are rounded to it once: the
-bounds are those of the rounded decays, while an optimizer given Python floats keeps 1-b2 to full
-precision (in float32 the two are up to 3e-8/(1-b2) apart, relative to 1-b2). Concrete values are
-checked, traced ones never.
+(float64 where x64 is on and they are float64 or Python floats). Concrete values are checked, traced
+ones never.
+
+**Precision.** Decays are rounded to that dtype once, and bounds are those of the rounded decays,
+while an optimizer given Python floats keeps 1-b2 to full precision (in float32 the two are up to
+3e-8/(1-b2) apart, relative to 1-b2). γ²-β and C, which vanish on the boundaries, are the
+differences of the decays as given: exactly those of float32 arrays, and those of Python floats
+before the rounding. For decays that are float32 numbers, a bound that float32 can hold is right to
+2e-5 of itself for n up to 10⁹, next to both boundaries too.
+
+**Derivatives** with respect to step, b1 and b2 exist in forward and in reverse mode, of any order:
+on γ²=β and, in the integral form, on C=0, where terms are 0/0, at b1=0, at step=0 and at step=∞
+where the bound is finite. What has no derivative has one from a side: on C=0, where Theorem 1
+jumps, its B_n counts as √n; on the boundary, a growth rate's is half of that beyond it (the paper's
+rate: 0); at step=0 the slope of √n is the largest float instead of ∞.
+
+The paper is Gould and Tanaka, `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_.
 """
 
 from collections.abc import Callable
@@ -76,7 +89,8 @@ def stability_coefficient(b1: ArrayLike, b2: ArrayLike) -> jax.Array:
       0.2212
 
     References:
-      Gould and Tanaka, Continuous-Time Analysis of Adaptive Optimization and Normalization, §3.1
+      Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
+      Theorem 1 and the regions of §3.1.
     """
     return _coefficient(*_decays(b1, b2))
 
@@ -91,7 +105,7 @@ def max_update_bound(
         \sqrt{\frac{\beta}{1-\beta}} B_n, \qquad B_n = \begin{cases} 1/\sqrt{C} & C > 0 \\
         \sqrt{n} & C = 0 \\ e^{n|C|/2} / \sqrt{|C|} & C < 0 \end{cases}
 
-    (Theorem 1). `form="integral"` is the step before it in appendix D,
+    (Theorem 1). `form="integral"` is the step before it in Appendix D,
     :math:`B_n = \sqrt{(1-e^{-Cn})/C}`: never larger, and continuous through C=0. With t = nη^p
     neither depends on the timescale p.
 
@@ -99,7 +113,7 @@ def max_update_bound(
     C > 0 Theorem 1 bounds the algorithm too; for C <= 0 it starts below what gradients can reach
     (`exact_max_update_bound`): with C=0 and γ=0.9 up to n=12. At n=0 the integral form is 0, and so
     is Theorem 1 at C=0, which is no bound. The branch is that of the computed C, which rounding
-    leaves at exactly 0 for few pairs only.
+    leaves at exactly 0 for few pairs only; less than the decays' own last digits counts as 0.
 
     Args:
       step: how many steps are already done, n >= 0; `jnp.inf` gives the limit. Any shape.
@@ -124,8 +138,8 @@ def max_update_bound(
       4499
 
     References:
-      Gould and Tanaka, Continuous-Time Analysis of Adaptive Optimization and Normalization,
-      Theorem 1 and appendix D
+      Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
+      Theorem 1, Appendix D.
     """
     check_choice("form", form, _FORMS)
     check_bool("log", log)
@@ -147,7 +161,7 @@ def exact_max_update_bound(
         \sqrt{\sum_{j=0}^{n} \left(\frac{\gamma^2}{\beta}\right)^j}
         = \frac{\sqrt{\sum_j \beta^j \sum_j (\gamma^2/\beta)^j}}{\sum_j \gamma^j}
 
-    It is Cauchy-Schwarz for sums, where the paper (appendix D) has integrals: tight, and attained
+    It is Cauchy-Schwarz for sums, where the paper (Appendix D) has integrals: tight, and attained
     by `worst_case_gradients`. It stays finite as n grows where γ² < β, and grows like (γ/√β)^n
     beyond. At γ=0, RMSprop with bias correction, the limit is 1/√(1-β): updates are bounded without
     momentum too, which only the paper's continuous-time proof needs.
@@ -173,8 +187,8 @@ def exact_max_update_bound(
       1.291
 
     References:
-      Gould and Tanaka, Continuous-Time Analysis of Adaptive Optimization and Normalization,
-      appendix D (the continuous counterpart)
+      Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
+      Appendix D, of which this is the discrete counterpart; Theorem 3 for k-Adam's last stage.
     """
     check_bool("log", log)
     step, b1, b2, *rests = _step_and_decays(step, b1, b2, DECAY)
@@ -205,14 +219,15 @@ def growth_rate(b1: ArrayLike, b2: ArrayLike) -> jax.Array:
       1.5 0.0
 
     References:
-      Gould and Tanaka, Continuous-Time Analysis of Adaptive Optimization and Normalization, §3.2
+      Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
+      Theorem 1, §3.2.
     """
     decays = _decays(b1, b2, DECAY)
-    grows = (_coefficient(*decays) < 0) & (decays[0] > 0)
-    inside = (
-        jnp.where(grows, x, fixed) for x, fixed in zip(decays, (0.25, 0.1, 0, 0), strict=True)
+    calm = (_coefficient(*decays) >= 0) | (decays[0] == 0)
+    unstable = (
+        jnp.where(calm, fixed, x) for x, fixed in zip(decays, (0.25, 0.1, 0, 0), strict=True)
     )
-    return jnp.where(grows, -_coefficient(*inside) / 2, 0)
+    return jnp.where(calm, 0, -_coefficient(*unstable) / 2)
 
 
 def exact_growth_rate(b1: ArrayLike, b2: ArrayLike) -> jax.Array:
@@ -237,7 +252,8 @@ def exact_growth_rate(b1: ArrayLike, b2: ArrayLike) -> jax.Array:
       0.0426 0.0000
 
     References:
-      Gould and Tanaka, Continuous-Time Analysis of Adaptive Optimization and Normalization, §3.2
+      Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
+      §3.2, of which this is the discrete counterpart.
     """
     _, log = _square_over_and_log(*_decays(b1, b2, DECAY))
     return jnp.maximum(log / 2, 0)
@@ -262,7 +278,8 @@ def is_stable(b1: ArrayLike, b2: ArrayLike) -> jax.Array:
       True False
 
     References:
-      Gould and Tanaka, Continuous-Time Analysis of Adaptive Optimization and Normalization, §3.1
+      Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
+      Theorem 1, §3.1.
     """
     return stability_coefficient(b1, b2) > 0
 
@@ -288,7 +305,8 @@ def is_exactly_stable(b1: ArrayLike, b2: ArrayLike) -> jax.Array:
       True False
 
     References:
-      Gould and Tanaka, Continuous-Time Analysis of Adaptive Optimization and Normalization, §3.1
+      Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
+      Theorem 1, §3.1, of which this is the discrete counterpart.
     """
     return _square_minus(*_decays(b1, b2, DECAY)) < 0
 
@@ -298,7 +316,7 @@ def worst_case_gradients(num_steps: int, b1: ArrayLike, b2: ArrayLike) -> jax.Ar
 
     .. math:: g_j = (\gamma/\beta)^{N-1-j}, \qquad j = 0, \ldots, N-1
 
-    Equality in Cauchy-Schwarz (appendix D, with sums for integrals) leaves only a common factor
+    Equality in Cauchy-Schwarz (Appendix D, with sums for integrals) leaves only a common factor
     open. At γ=0 all but the last are 0.
 
     With β < γ < √β early gradients can be too large for the dtype. They are left out (set to 0);
@@ -316,7 +334,8 @@ def worst_case_gradients(num_steps: int, b1: ArrayLike, b2: ArrayLike) -> jax.Ar
       The gradients, shape (num_steps, *broadcast shape of `b1` and `b2`).
 
     Raises:
-      ValueError: `num_steps` is no int >= 1, a concrete `b1` is outside [0, 1) or `b2` outside
+      TypeError: `num_steps` is not an int.
+      ValueError: `num_steps` is below 1, a concrete `b1` is outside [0, 1) or `b2` outside
         (0, 1), or γ² >= β and `num_steps` too long for the dtype.
 
     Example:
@@ -325,8 +344,8 @@ def worst_case_gradients(num_steps: int, b1: ArrayLike, b2: ArrayLike) -> jax.Ar
       [8. 4. 2. 1.]
 
     References:
-      Gould and Tanaka, Continuous-Time Analysis of Adaptive Optimization and Normalization,
-      appendix D (the inequality they turn into an equality)
+      Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
+      Appendix D, whose inequality they turn into an equality.
     """
     num_steps = check_integer("num_steps", num_steps)
     *numbers, dtype = _numbers(b1, b2, DECAY)
@@ -369,8 +388,8 @@ _FORMS: dict[str, Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]]
 def _coefficient(b1, b2, rest1, rest2):
     """C(β, γ), from an exact numerator where its two terms cancel.
 
-    What the decays' own last digits decide is 0, so that (9/10, 9/11) is on C=0 as it should be.
     1-b is exact for b >= 1/2, so the plain form keeps the digits that 2/b1 - 1/b2 - 1 would lose.
+    A C that only the last digits of the decays decide is 0, so that (9/10, 9/11) is on C=0.
     """
     plain = _plain_coefficient(b1, b2)
     product, error = _product(b1, b2)
@@ -398,9 +417,8 @@ def _plain_coefficient(b1, b2):
 def _and_log(b: jax.Array) -> tuple[jax.Array, jax.Array]:
     """b and ln b."""
     small, fixed = b < 0.5, jax.lax.stop_gradient(b)
-    return jnp.where(small, b, fixed), jnp.where(
-        small, jnp.log(fixed), jnp.log(jnp.where(small, 1, b))
-    )
+    large = jnp.where(small, 1, b)
+    return jnp.where(small, b, fixed), jnp.where(small, jnp.log(fixed), jnp.log(large))
 
 
 @jax.custom_jvp

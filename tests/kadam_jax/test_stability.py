@@ -1,6 +1,7 @@
 """The theory of the max-update: its properties, the golden numbers, the curves, the errors."""
 
 from fractions import Fraction
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from jax.test_util import check_grads
 
 from kadam_jax import stability
 from tests.kadam_jax import reference_stability as reference
@@ -438,6 +438,14 @@ ELEMENTWISE = {
     "worst_case_gradients": lambda b1, b2: stability.worst_case_gradients(3, b1, b2)[0],
 }
 
+NEEDS_MOMENTUM = [
+    "stability_coefficient",
+    "is_stable",
+    "max_update_bound",
+    "integral",
+    "normal_curve",
+]
+
 
 @pytest.mark.parametrize("fn", ELEMENTWISE.values(), ids=ELEMENTWISE)
 def test_broadcasting_jit_and_vmap_agree_with_single_points(fn):
@@ -467,22 +475,6 @@ def test_steps_broadcast_too():
     np.testing.assert_array_equal(levels[1], stability.level_curve(0.5, 4)[0])
 
 
-@pytest.mark.parametrize(
-    ("b1", "b2"),
-    # C>0, C<0, C=0 as computed, γ² = β
-    [(0.9, 0.999), (0.9, 0.5), (0.9, 9 / 11), (0.5, 0.25)],
-)
-def test_derivatives(x64, b1, b2):
-    for fn in (
-        lambda x, y: stability.exact_max_update_bound(20, x, y),
-        lambda x, y: stability.exact_max_update_bound(5000, x, y, log=True) / 5000,
-        lambda x, y: stability.max_update_bound(20, x, y, form="integral"),
-    ):
-        check_grads(fn, (b1, b2), order=1, modes=("fwd", "rev"), eps=1e-6, rtol=1e-5)
-    if stability.stability_coefficient(b1, b2) != 0:  # Theorem 1 jumps there
-        check_grads(lambda x, y: stability.max_update_bound(20, x, y), (b1, b2), 1, rtol=1e-5)
-
-
 def test_c_of_zero_takes_the_square_root_branch(x64):
     b1, b2 = 0.9, 9 / 11
     assert stability.stability_coefficient(b1, b2) == 0
@@ -502,15 +494,267 @@ def test_dtype_follows_the_decays(x64):
         assert stability.exact_max_update_bound(3, 0.9, np.float64(0.999)).dtype == jnp.float32
 
 
+# Derivatives and rounding, next to what vanishes
+
+FORMS = {
+    "exact": (stability.exact_max_update_bound, reference.exact_terms),
+    "theorem": (stability.max_update_bound, reference.paper_terms),
+    "integral": (
+        partial(stability.max_update_bound, form="integral"),
+        partial(reference.paper_terms, form="integral"),
+    ),
+}
+COUNTS = [0, 1, 2, 10, 1000, 116_917, 10**9, np.inf]
+# Derivatives in (b1, b2), then in (step, b1, b2).
+ORDERS = [(0, 0), (1, 0), (0, 1), (2, 0), (1, 1), (0, 2)]
+STEP_ORDERS = [(1, 0, 0), (1, 1, 0), (1, 0, 1), (2, 0, 0)]
+
+
+def pairs_next_to_boundaries(dtype):
+    """Decays off both boundaries, on them, and at distances from 1e-1 to 1e-16 on either side."""
+    pairs = [(b1, b2) for b1 in (1e-4, 0.1, 0.5, 0.9, 0.9999) for b2 in (1e-4, 0.3, 0.95, 0.9999)]
+    for exponent in (1, 2, 3, 5, 7, 8, 9, 11, 13, 15, 16):
+        for distance in (0, 10**-exponent, -(10**-exponent)):
+            b1 = (0.1, 0.5, 0.9, 0.99, 0.999)[exponent % 5]
+            pairs += [(b1, b1**2 * (1 + distance)), (b1, 1 / (2 / b1 - 1 - distance))]
+    return sorted({(dtype(b1), dtype(b2)) for b1, b2 in pairs if dtype(b2) < 1})
+
+
+def cases(form, dtype):
+    """(step, b1, b2) at which the form's logarithm is finite and differentiable."""
+    pairs = pairs_next_to_boundaries(dtype)
+    if form == "exact":
+        pairs += [(dtype(0), dtype(b2)) for b2 in (1e-3, 0.3, 0.5, 0.7, 0.9, 0.999, 0.3, 0.9)]
+    for i, (b1, b2) in enumerate(pairs):
+        c = reference.stability_coefficient(float(b1), float(b2))
+        gap = float(b2) - float(b1) ** 2 if form == "exact" else c
+        step = COUNTS[i % 8]
+        if step == np.inf and gap < 1e-12:
+            continue  # no bound, or one that only the last digits decide
+        if form == "theorem" and abs(c) < 1e-12:
+            continue  # it jumps there
+        if form == "integral" and step == 0:
+            continue  # √0, a test of its own
+        yield step, b1, b2
+
+
+def every_derivative(bound, point):
+    """Value, first and second derivatives, backward and forward: (2, 6) and (2, 4)."""
+    log, every = partial(bound, log=True), (0, 1, 2)
+    value = log(*point)
+    ways, step_ways = [], []
+    for first, second in [(jax.grad, jax.jacfwd), (jax.jacfwd, jax.jacrev)]:
+        slope = first(log, every)(*point)
+        curvature = second(first(log, every), every)(*point)
+        ways.append([value, *slope[1:], curvature[1][1], curvature[1][2], curvature[2][2]])
+        step_ways.append([slope[0], curvature[1][0], curvature[0][2], curvature[0][0]])
+    return jnp.array(ways), jnp.array(step_ways)
+
+
+def rounding_scale(terms, point, order):
+    """The size of what is added up in a derivative, powers' own derivatives included."""
+    _, scale = reference.derivative(terms, point, order)
+    for i in (-2, -1):
+        if order[i] and point[i]:
+            lower = tuple(o - (j == i % len(order)) for j, o in enumerate(order))
+            scale += abs(order[i] * rounding_scale(terms, point, lower) / float(point[i]))
+    return scale
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("form", FORMS)
+def test_derivatives_at_ends_and_next_to_boundaries(form, precision):
+    bound, terms = FORMS[form]
+    dtype = np.dtype(precision).type
+    rtol = {"float32": 5e-6, "float64": 1e-12}[precision]
+    points = list(cases(form, dtype))
+    assert len(points) > 30
+    with jax.enable_x64(precision == "float64"):
+        columns = tuple(np.array(column, dtype) for column in zip(*points, strict=True))
+        over = {"float32": jax.vmap, "float64": lambda fn: partial(jax.lax.map, fn)}[precision]
+        values, step_values = jax.jit(over(partial(every_derivative, bound)))(columns)
+    for point, ways, step_ways in zip(points, np.array(values), np.array(step_values), strict=True):
+        step, b1, b2 = point
+        compared = list(zip(ORDERS, ways.T, strict=True))
+        if 0 < step < np.inf and b1 > 0:
+            compared += zip(STEP_ORDERS, step_ways.T, strict=True)
+        for order, actual in compared:
+            expected, _ = reference.derivative(terms, point, order)
+            # At step 0 the sums are 1: what cancels there is of the size of a first term.
+            scale = rounding_scale(terms, (step or 1, b1, b2), order)
+            tiny = np.finfo(dtype).eps * (sum(order) == 0) + 1e-37
+            np.testing.assert_allclose(
+                actual, expected, rtol=0, atol=rtol * scale + tiny, err_msg=f"{point}, {order}"
+            )
+
+
+@pytest.mark.parametrize("step", [0, 10, np.inf])
+@pytest.mark.parametrize("form", FORMS)
+def test_bound_and_its_logarithm_differentiate_alike(x64, form, step):
+    bound, _ = FORMS[form]
+    at = (float(step), 0.9, 0.97)
+    value = bound(*at)
+    slopes = np.array(jax.jacfwd(bound, (0, 1, 2))(*at))
+    log_slopes = np.array(jax.jacfwd(partial(bound, log=True), (0, 1, 2))(*at))
+    np.testing.assert_allclose(np.array(jax.grad(bound, (0, 1, 2))(*at)), slopes, rtol=1e-12)
+    assert np.all(np.isfinite(slopes[1:]))
+    if form == "integral" and step == 0:
+        assert value == 0
+        assert np.all(slopes[1:] == 0)
+        assert slopes[0] > 1e300  # √n at 0
+        # What multiplies √n is differentiable.
+        terms = partial(reference.paper_terms, form="integral")
+        for order, slope in [((1, 0), log_slopes[1]), ((0, 1), log_slopes[2])]:
+            expected, _ = reference.derivative(terms, (1e-14, 0.9, 0.97), (0, *order))
+            np.testing.assert_allclose(slope, expected, rtol=1e-9)
+    else:
+        np.testing.assert_allclose(slopes, value * log_slopes, rtol=1e-12, atol=1e-12)
+
+
+def test_infinite_bounds_have_no_nan_derivative(x64):
+    for bound, _ in FORMS.values():
+        for b1, b2 in [(0.9, 0.5), (0.5, 0.25)]:
+            slopes = np.array(jax.grad(bound, (0, 1, 2))(jnp.inf, b1, b2))
+            assert not np.any(np.isnan(slopes))
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_rates_differentiate_at_their_ends(precision):
+    with jax.enable_x64(precision == "float64"):
+        for rate, beyond in [
+            (stability.growth_rate, lambda b1, b2: (1 / b1**2, -1 / (2 * b2**2))),
+            (stability.exact_growth_rate, lambda b1, b2: (1 / b1, -1 / (2 * b2))),
+        ]:
+            for zero in (0.0, -0.0):
+                assert rate(zero, 0.1) == 0
+                for slopes in (jax.grad(rate, (0, 1)), jax.jacfwd(rate, (0, 1))):
+                    assert slopes(zero, 0.1) == (0, 0)
+                assert np.all(np.array(jax.hessian(rate, (0, 1))(zero, 0.1)) == 0)
+            assert jax.grad(rate, (0, 1))(0.9, 0.999) == (0, 0)
+            np.testing.assert_allclose(
+                jax.grad(rate, (0, 1))(0.9, 0.5), beyond(0.9, 0.5), rtol=2e-6
+            )
+
+
+def test_worst_cases_differentiate_where_gradients_are_left_out():
+    def total(b1, b2):
+        return stability.worst_case_gradients(2000, b1, b2)[-3:].sum()
+
+    for b1 in (0.0, 0.5):
+        ratio = b1 / 0.26
+        expected = (1 + 2 * ratio) / 0.26, -(ratio + 2 * ratio**2) / 0.26
+        for slopes in (jax.grad(total, (0, 1)), jax.jacfwd(total, (0, 1))):
+            np.testing.assert_allclose(slopes(b1, 0.26), expected, rtol=1e-5)
+    everything = jax.grad(lambda b1: stability.worst_case_gradients(2000, b1, 0.26).min())(0.5)
+    assert np.isfinite(everything)
+
+
+@pytest.mark.parametrize("kind", [np.float32, float])
+def test_float32_bounds_keep_their_digits_next_to_boundaries(kind):
+    """float32 decays at face value; Python floats before their rounding, which moves 1-b too."""
+    for step in (1, 1000, 116_917, 10**9):
+        for exponent in range(1, 17):
+            for distance in (10**-exponent, -(10**-exponent)):
+                b1 = kind((0.1, 0.5, 0.9, 0.75)[exponent % 4])
+                for form, b2 in [
+                    ("exact", float(b1) ** 2 * (1 + distance)),
+                    ("integral", 1 / (2 / float(b1) - 1 - distance)),
+                ]:
+                    bound, terms = FORMS[form]
+                    at = step, b1, kind(b2)
+                    expected, _ = reference.derivative(terms, at, (0, 0))
+                    if expected < 88:  # beyond it float32 has no bound
+                        rtol = {np.float32: 2e-5, float: 3e-4}[kind]
+                        for fn in (bound, jax.jit(bound)) if step == 1000 else (bound,):
+                            actual = fn(*at) if fn is bound or kind is np.float32 else bound(*at)
+                            np.testing.assert_allclose(
+                                np.log(actual), expected, atol=rtol, rtol=0, err_msg=f"{form}, {at}"
+                            )
+
+
+def test_boundaries_are_told_apart_to_the_last_digit():
+    above = np.nextafter(np.float32(0.25), np.float32(1))
+    assert stability.is_exactly_stable(np.float32(0.5), above)
+    assert not stability.is_exactly_stable(np.float32(0.5), np.float32(0.25))
+    for b1 in np.float32([0.3, 0.77, 0.9, 0.99, 0.9999]):
+        for fraction, criterion in [
+            (Fraction(float(b1)) ** 2, stability.is_exactly_stable),
+            (1 / (2 / Fraction(float(b1)) - 1), stability.is_stable),
+        ]:
+            for b2 in np.float32(float(fraction)) + np.float32([-6e-8, 0, 6e-8]):
+                expected = Fraction(float(b2)) > fraction
+                assert criterion(b1, b2) == jax.jit(criterion)(b1, b2) == expected
+    assert stability.is_exactly_stable(0.9, 0.81 + 1e-12)
+    assert not stability.is_exactly_stable(0.9, 0.81 - 1e-12)
+
+
+@pytest.mark.parametrize("size", [1e3, 1e8, 1e16, 1e30, 1e100, 1e155, 1e300])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_steep_and_flat_level_curves(x64, sign, size):
+    b1s, b2s = stability.level_curve(sign * size, 5)
+    for b1, b2 in zip(b1s.tolist(), b2s.tolist(), strict=True):
+        c = reference.stability_coefficient(b1, b2)
+        assert abs(c / Fraction(sign * size) - 1) < 1e-14
+    if size >= 1e16:  # all but a corner runs along an axis
+        np.testing.assert_allclose(b2s if sign > 0 else b1s, np.arange(1, 6) / 6, rtol=1e-12)
+    with jax.enable_x64(False):
+        if size > 1e38:
+            with pytest.raises(ValueError, match=r"^c must give 5 points inside \(0, 1\) once"):
+                stability.level_curve(sign * size, 5)
+        else:
+            for low, high in zip(stability.level_curve(sign * size, 5), (b1s, b2s), strict=True):
+                np.testing.assert_allclose(low, high, rtol=1e-7)
+
+
+def test_points_that_round_to_the_border_are_refused():
+    stability.normal_curve(0.9, 1 - 1e-7, 1)
+    for b1, b2, direction in [(0.9, 1 - 1e-9, "unstable"), (1e-40, 0.5, "unstable")]:
+        with pytest.raises(ValueError, match=r"^b1 and b2 must give .* float32, got .*; move away"):
+            stability.normal_curve(b1, b2, 3, direction=direction)
+
+
+def test_curves_of_many_points_and_of_none(x64):
+    for curve in (partial(stability.level_curve, 0.5), partial(stability.normal_curve, 0.5, 0.6)):
+        many, few = curve(2**15 - 1), curve(2**5 - 1)
+        step = 2**10
+        rows = slice(step - 1, None, step) if "level" in curve.func.__name__ else slice(0, 0)
+        for one, other in zip(many, few, strict=True):
+            np.testing.assert_allclose(one[rows], other[: len(one[rows])], rtol=1e-12)
+    for b1s in (
+        stability.level_curve(np.zeros((0, 2)), 3)[0],
+        stability.normal_curve([], 0.5, 3)[0],
+    ):
+        assert b1s.size == 0
+    assert stability.exact_max_update_bound(3, np.zeros((0, 2)), 0.5).shape == (0, 2)
+    assert stability.worst_case_gradients(3, np.zeros((0, 2)), 0.5).shape == (3, 0, 2)
+
+
+CALLS = {
+    **ELEMENTWISE,
+    "level_curve": lambda b1, b2: stability.level_curve(b1, 3)[0],
+    "normal_curve": lambda b1, b2: stability.normal_curve(b1 + 0.1, b2, 3)[0],
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_jax_switches_change_nothing(name):
+    """NaN checks, eager execution, strict promotion, also where b1=0 or step=0 makes 0/0."""
+    b1 = 0.5 if name in (*NEEDS_MOMENTUM, "level_curve") else 0.0
+    fn = CALLS[name]
+    expected = fn(np.float32(b1), np.float32(0.25))
+    with jax.debug_nans(True), jax.disable_jit(), jax.numpy_dtype_promotion("strict"):
+        np.testing.assert_allclose(fn(np.float32(b1), np.float32(0.25)), expected, rtol=1e-6)
+        if "curve" not in name and "stable" not in name:
+            slopes = jax.grad(lambda *b: fn(*b).sum(), (0, 1))(b1, 0.25)
+            assert np.all(np.isfinite(slopes))
+        if "bound" in name:
+            bound = getattr(stability, name)
+            for step in (0.0, jnp.inf):
+                jax.grad(bound, (0, 1, 2))(step, b1, 0.3)
+
+
 # Errors
 
-NEEDS_MOMENTUM = [
-    "stability_coefficient",
-    "is_stable",
-    "max_update_bound",
-    "integral",
-    "normal_curve",
-]
 TAKE_DECAYS = ELEMENTWISE | {"normal_curve": lambda b1, b2: stability.normal_curve(b1, b2, 3)}
 
 
@@ -525,6 +769,26 @@ def test_decays_outside_the_interval_are_named(fn, bad):
         fn(0.5, jnp.asarray(bad))
     with pytest.raises(ValueError, match=r"b2 must be in \(0, 1\).* got 0\.0$"):
         fn(0.5, 0.0)
+
+
+@pytest.mark.parametrize("bad", [True, "0.5", 0.5j, None, Fraction(1, 2), [None], lambda: 0.5])
+@pytest.mark.parametrize("fn", TAKE_DECAYS.values(), ids=TAKE_DECAYS)
+def test_decays_of_other_kinds_are_refused(fn, bad):
+    with pytest.raises(TypeError, match=r"^b1 must be real numbers"):
+        fn(bad, 0.5)
+    with pytest.raises(TypeError, match=r"^b2 must be real numbers"):
+        fn(0.5, bad)
+
+
+@pytest.mark.parametrize("fn", ELEMENTWISE.values(), ids=ELEMENTWISE)
+def test_decays_that_xla_flushes_to_zero_are_zero(fn):
+    with pytest.raises(ValueError, match=r"^b2 must be in \(0, 1\) once rounded to float32, where"):
+        fn(0.5, 1e-40)
+    if fn in [ELEMENTWISE[name] for name in NEEDS_MOMENTUM if name in ELEMENTWISE]:
+        with pytest.raises(ValueError, match=r"^b1 must be in \(0, 1\) once rounded"):
+            fn(1e-40, 0.5)
+    else:
+        assert fn(1e-40, 0.5) == fn(0.0, 0.5)
 
 
 @pytest.mark.parametrize("name", TAKE_DECAYS)

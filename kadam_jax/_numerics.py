@@ -207,3 +207,18 @@ def _average_weight_jvp(primals, tangents):
     weight = _still(average_weight(gain, count)) + slope(count) * _moved(gain)
     curved = power(jnp.maximum(count - 1, 0)) - slope(jnp.maximum(count - 1, 0)) * _moved(gain)
     return weight, count.astype(gain.dtype) * curved * gain_dot
+
+
+def add_compensated(
+    total: jax.Array, lost: jax.Array, term: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """total + lost + term as a rounded total and the part that its rounding loses.
+
+    A sum of many terms that is carried so is right to about one rounding of the total, where the
+    total alone would lose every term below half a unit in its last place.
+    """
+    term = lost + term
+    new = total + term
+    taken = new - total
+    lost = (total - (new - taken)) + (term - taken)
+    return new, jnp.where(jnp.isfinite(new), lost, 0)

@@ -3,16 +3,20 @@
 Put them where the quantity is: `record_dead_gradients` before the optimizer's stages, where
 gradients pass, and `record_max_update` after them, where u_n passes. What they measure is in
 Section 3 of Gould and Tanaka, `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_.
+
+Inside `jax.shard_map` each shard records its own part: `jax.lax.pmax` of the maxima over the mesh's
+axes, or `jax.lax.pmean` of the shares if shards have equal sizes, is that of the whole.
 """
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
-from jax.core import Tracer
 from jax.typing import ArrayLike
+
+from kadam_jax._checks import DECAY, NOT_NEGATIVE, check_integer, check_real
+from kadam_jax._numerics import hypot
 
 
 class RecordMaxUpdateState(NamedTuple):
@@ -20,7 +24,17 @@ class RecordMaxUpdateState(NamedTuple):
 
     count: jax.Array  # shape=(), dtype=int32, saturating: steps done
     max_update: jax.Array  # shape=(), ‖u_n‖∞ of the latest step
-    history: jax.Array  # shape=(num_steps,), ‖u_n‖∞ of steps 0..num_steps-1; NaN where yet to come
+    maxima: jax.Array  # shape=(num_steps,), ‖u_n‖∞ of steps 0..num_steps-1; 0 where yet to come
+
+    @property
+    def history(self) -> jax.Array:
+        """`maxima`, but NaN where yet to come; the state itself has none, for `jax_debug_nans`."""
+        with jax.debug_nans(False):
+            steps = jax.lax.broadcasted_iota(
+                jnp.int32, jnp.shape(self.maxima), self.maxima.ndim - 1
+            )
+            is_done = steps < jnp.expand_dims(self.count, -1)
+            return jnp.where(is_done, self.maxima, jnp.nan)
 
 
 def record_max_update(num_steps: int = 0) -> optax.GradientTransformationExtraArgs:
@@ -31,11 +45,12 @@ def record_max_update(num_steps: int = 0) -> optax.GradientTransformationExtraAr
         after each step; later steps are not kept.
 
     Returns:
-      A transformation that leaves updates as they are. Behind `scale_by_kadam` and before the
+      A transformation that leaves updates as they are. After `scale_by_kadam` and before the
       learning rate, the units are those of the learning rate.
 
     Raises:
       ValueError: `num_steps` is negative.
+      TypeError: `num_steps` is not a Python int.
 
     Examples:
       >>> import jax.numpy as jnp, optax
@@ -49,26 +64,21 @@ def record_max_update(num_steps: int = 0) -> optax.GradientTransformationExtraAr
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
       §3.1.
     """
-    if num_steps < 0:
-        raise ValueError(f"num_steps must be at least 0, got {num_steps}")
+    num_steps = check_integer("num_steps", num_steps, 0)
 
     def init_fn(params):
-        dtype = jnp.result_type(jnp.float32, *(x.dtype for x in _moduli(params)))
-        return RecordMaxUpdateState(
-            count=jnp.zeros([], jnp.int32),
-            max_update=jnp.zeros([], dtype),
-            history=jnp.full([num_steps], jnp.nan, dtype),
-        )
+        zero = jnp.zeros_like(_largest(_moduli(params)))
+        maxima = jnp.zeros_like(zero, shape=(num_steps,))
+        return RecordMaxUpdateState(jnp.zeros([], jnp.int32), zero, maxima)
 
     def update_fn(updates, state, params=None, **extra_args):
         del params, extra_args
-        dtype = state.max_update.dtype
-        maxima = [jnp.max(x, initial=0).astype(dtype) for x in _moduli(updates)]
-        max_update = jnp.max(jnp.stack(maxima)) if maxima else jnp.zeros([], dtype)
+        max_update = _largest(_moduli(updates)).astype(state.max_update.dtype)
+        is_now = jnp.arange(num_steps) == state.count
         return updates, RecordMaxUpdateState(
             count=jnp.asarray(optax.safe_increment(state.count)),
             max_update=max_update,
-            history=jnp.where(jnp.arange(num_steps) == state.count, max_update, state.history),
+            maxima=jnp.where(is_now, max_update, state.maxima),
         )
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
@@ -101,7 +111,8 @@ def record_dead_gradients(
       A transformation that leaves updates as they are; it keeps one float32 for each entry.
 
     Raises:
-      ValueError: a concrete `b2` is outside [0, 1).
+      ValueError: a concrete `b2` is outside [0, 1), or a concrete `threshold` is negative.
+      TypeError: one is not a single real number.
 
     Examples:
       >>> import jax.numpy as jnp, optax
@@ -116,12 +127,11 @@ def record_dead_gradients(
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
       §3.2.
     """
-
-    if not isinstance(b2, Tracer) and not 0 <= np.asarray(b2) < 1:
-        raise ValueError(f"b2 must be in [0, 1), got {b2}")
+    check_real("b2", b2, DECAY)
+    check_real("threshold", threshold, NOT_NEGATIVE)
 
     def init_fn(params):
-        share = jnp.zeros([], jnp.float32)
+        share = jnp.zeros_like(_largest(_moduli(params)), jnp.float32)
         rms = jax.tree.map(lambda x: jnp.zeros_like(x, dtype=_wide_real(x)), params)
         return RecordDeadGradientsState(jnp.zeros([], jnp.int32), rms, share, share)
 
@@ -133,16 +143,18 @@ def record_dead_gradients(
         rms = []
         for x, r in zip(moduli, treedef.flatten_up_to(state.rms), strict=True):
             gain = _scalar(1 - b2, r)  # exact where b2 itself would round to 1
-            rms.append(jnp.hypot(jnp.sqrt(1 - gain) * r, jnp.sqrt(gain) * x))
+            rms.append(hypot(jnp.sqrt(1 - gain) * r, jnp.sqrt(gain) * x))
 
         def share(is_counted):
-            size = max(sum(x.size for x in moduli), 1)
+            size = float(max(sum(x.size for x in moduli), 1))
             entries = zip(moduli, rms, strict=True)
-            counts = (jnp.sum(is_counted(x, r), dtype=jnp.float32) for x, r in entries)
-            return sum(counts, jnp.zeros([], jnp.float32)) / size
+            # Whole numbers, which are exact to 2^32; of float32's ones, the next is lost at 2^24.
+            counts = (jnp.sum(is_counted(x, r), dtype=jnp.uint32) for x, r in entries)
+            return sum((n.astype(jnp.float32) for n in counts), jnp.zeros([], jnp.float32)) / size
 
         def is_dead(x, r):
-            rms_hat = r / jnp.sqrt(-jnp.expm1(count * jnp.log1p(-_scalar(1 - b2, r))))
+            weight = -jnp.expm1(count.astype(r.dtype) * jnp.log1p(-_scalar(1 - b2, r)))
+            rms_hat = r / jnp.sqrt(weight)
             return (x == 0) | (x < _scalar(threshold, r) * rms_hat)
 
         return updates, RecordDeadGradientsState(
@@ -155,6 +167,13 @@ def record_dead_gradients(
 def _moduli(tree) -> list[jax.Array]:
     """|x| of each leaf, real and at least float32."""
     return [jnp.abs(x).astype(_wide_real(x)) for x in map(jnp.asarray, jax.tree.leaves(tree))]
+
+
+def _largest(moduli: list[jax.Array]) -> jax.Array:
+    """Over all leaves, in the widest of their dtypes; it varies over a mesh as they do."""
+    dtype = jnp.result_type(jnp.float32, *moduli)
+    maxima = [jnp.max(x, initial=0).astype(dtype) for x in moduli]
+    return jnp.max(jnp.stack(maxima)) if maxima else jnp.zeros([], dtype)
 
 
 def _wide_real(x):

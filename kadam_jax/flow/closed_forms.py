@@ -4,6 +4,7 @@ Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normali
 `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_: Lemma 1, Proposition 1, Appendix C.
 """
 
+import math
 from collections.abc import Callable
 
 import jax
@@ -12,19 +13,24 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
+from kadam_jax._checks import (
+    NOT_NEGATIVE,
+    POSITIVE,
+    POSITIVE_DECAY,
+    check_choice,
+    check_function,
+    check_integer,
+    check_real,
+    require,
+)
 from kadam_jax.flow.equation import (
     BIAS_CORRECTIONS,
-    check_count,
-    check_function,
-    check_name,
-    check_number,
     corrections_at,
     numbers_of,
     root,
     rounded,
     stage_updates,
 )
-from kadam_jax.normalization import check_decays
 
 
 def moving_average_kernel(
@@ -55,7 +61,8 @@ def moving_average_kernel(
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
       Lemma 1, Appendix C.
     """
-    check_decays("decay", [decay], open_at_zero=True)
+    check_real("decay", decay, POSITIVE_DECAY)
+    check_real("learning_rate", learning_rate, POSITIVE)
     rate = jnp.asarray((1 - decay) / decay / learning_rate)
     return rate * jnp.exp(-rate * (jnp.asarray(t) - tau))
 
@@ -108,11 +115,9 @@ def continuous_update(
     """
     p = numbers_of(learning_rate, 1, b1, b2, 0.0, "naive", 0.0, False)
     check_function("gradient", gradient)
-    check_number("t", t)
-    if not isinstance(t, Tracer) and not np.asarray(t) >= 0:
-        raise ValueError(f"t must be at least 0, got {t}")
-    check_count("panels", panels)
-    check_name("bias_correction", bias_correction, BIAS_CORRECTIONS)
+    check_real("t", t, NOT_NEGATIVE)
+    panels = check_integer("panels", panels)
+    check_choice("bias_correction", bias_correction, BIAS_CORRECTIONS)
     p = rounded(p, jnp.promote_types(jnp.result_type(t, float), jnp.float32))
     s = jnp.asarray(t, p.learning_rate.dtype) / p.learning_rate
     nodes, weights = np.polynomial.legendre.leggauss(8)
@@ -156,11 +161,18 @@ def unforced_rates(
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
       Appendix C.
     """
-    twice = 2 * weight_decay * learning_rate
-    if not isinstance(twice, Tracer) and not (np.min(twice) >= 0 and np.max(twice) < 1):
-        raise ValueError(f"2 * weight_decay * learning_rate must be in [0, 1), got {twice}")
-    larger = 1 + jnp.sqrt(1 - jnp.asarray(twice))
+    larger = 1 + jnp.sqrt(_discriminant(learning_rate, weight_decay))
     return larger / learning_rate, jnp.asarray(2 * weight_decay) / larger
+
+
+def _discriminant(learning_rate: ArrayLike, weight_decay: ArrayLike) -> jax.Array:
+    """1 - 2λη, checked."""
+    check_real("learning_rate", learning_rate, POSITIVE, single=False)
+    check_real("weight_decay", weight_decay, NOT_NEGATIVE, single=False)
+    twice = 2 * weight_decay * learning_rate
+    holds = isinstance(twice, Tracer) or np.max(twice, initial=0) < 1
+    require(holds, "2 * weight_decay * learning_rate", "be below 1", twice)
+    return 1 - jnp.asarray(twice)
 
 
 def unforced_solution(
@@ -176,7 +188,8 @@ def unforced_solution(
     .. math:: \theta(t) = a e^{-k_+ t} + b e^{-k_- t}, \qquad
       a = -\frac{\dot\theta(0) + k_- \theta(0)}{k_+ - k_-}, \quad b = \theta(0) - a
 
-    with :math:`k_\pm` from `unforced_rates`. All arguments broadcast.
+    with :math:`k_\pm` from `unforced_rates`; near 2λη = 1, where both rates meet, it is summed as
+    the series that this is there. All arguments broadcast.
 
     Args:
       t: time since the start.
@@ -199,7 +212,22 @@ def unforced_solution(
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
       Appendix C.
     """
-    plus, minus = unforced_rates(learning_rate, weight_decay)
+    # e^(-x) (θ(0) cosh δx + (θ(0) + η dθ/dt(0)) sinh(δx)/δ) with x = t/η and δ² = 1 - 2λη
+    discriminant = _discriminant(learning_rate, weight_decay)
+    x = jnp.asarray(t / learning_rate)
+    square = discriminant * x * x
+    is_small = square < 1
+    near = jnp.where(is_small, square, 0)
+    delta = jnp.sqrt(jnp.where(is_small, 1, discriminant))
+    slow = jnp.exp(-2 * weight_decay * jnp.asarray(t) / (1 + delta))  # e^(-(1-δ)x)
+    gap = jnp.expm1(-2 * delta * x)
+    cosh = jnp.where(is_small, jnp.exp(-x) * _series(near, 0), slow * (2 + gap) / 2)
+    sinh = jnp.where(is_small, jnp.exp(-x) * x * _series(near, 1), -slow * gap / (2 * delta))
     params = jnp.asarray(params)
-    a = -(minus * params + velocity) / (plus - minus)
-    return a * jnp.exp(-plus * t) + (params - a) * jnp.exp(-minus * t)
+    return params * cosh + (params + learning_rate * velocity) * sinh
+
+
+def _series(square: jax.Array, odd: int) -> jax.Array:
+    """cosh z, or sinh(z)/z if `odd`, from z² <= 1."""
+    coefficients = np.array([1 / math.factorial(2 * n + odd) for n in range(10)])
+    return jnp.polyval(coefficients[::-1].astype(square.dtype), square)

@@ -4,9 +4,7 @@ Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normali
 `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_.
 """
 
-import inspect
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -17,8 +15,18 @@ import optax
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
+from kadam_jax._checks import (
+    NOT_NEGATIVE,
+    POSITIVE,
+    POSITIVE_DECAY,
+    check_bool,
+    check_choice,
+    check_function,
+    check_inexact,
+    check_real,
+    require,
+)
 from kadam_jax._numerics import accumulator_dtype, quotient
-from kadam_jax.normalization import check_decays, check_not_negative
 from kadam_jax.strategies import Decays, stage_decays
 
 # All the weight in a moving average of rate a = (1-b)/b at s = t/η, where b = 1/(1+a).
@@ -71,17 +79,13 @@ class Corrections(NamedTuple):
 
 def numbers_of(learning_rate, k, b1, b2, eps, strategy, weight_decay, coupled) -> Numbers:
     """Checked, and made before any rounding."""
-    check_number("learning_rate", learning_rate)
-    check_number("weight_decay", weight_decay)
-    check_not_negative("weight_decay", weight_decay)
-    if not isinstance(learning_rate, Tracer) and not learning_rate > 0:
-        raise ValueError(f"learning_rate must be positive, got {learning_rate}")
-    if not isinstance(coupled, bool | np.bool_):
-        raise TypeError(f"coupled must be a Python bool, since it is static, got {coupled!r}")
-    check_not_negative("eps", eps)
-    check = partial(check_decays, open_at_zero=True)
-    b1s = stage_decays("b1", b1, k, strategy, check)
-    b2s = stage_decays("b2", b2, k, strategy, check)
+    hint = "a flow has one, since it sets the unit of time: no schedule, no array"
+    check_real("learning_rate", learning_rate, POSITIVE, hint=hint)
+    check_real("weight_decay", weight_decay, NOT_NEGATIVE)
+    check_real("eps", eps, NOT_NEGATIVE)
+    check_bool("coupled", coupled, hint="it is part of the program, so it may not be traced")
+    b1s = stage_decays("b1", b1, k, strategy, _check_decays)
+    b2s = stage_decays("b2", b2, k, strategy, _check_decays)
     _check_stages("b1", b1s)
     _check_stages("b2", b2s)
     return Numbers(
@@ -94,53 +98,17 @@ def numbers_of(learning_rate, k, b1, b2, eps, strategy, weight_decay, coupled) -
     )
 
 
+def _check_decays(name: str, decays: Iterable[Any]) -> None:
+    for decay in decays:
+        check_real(name, decay, POSITIVE_DECAY)
+
+
 def _check_stages(name: str, decays: tuple[Any, ...]) -> None:
     """Raise ValueError for a decay so near 0 that its rate is no float32."""
     least = np.finfo(np.float32).tiny
     for decay in decays:
-        if not isinstance(decay, Tracer) and decay < least:
-            raise ValueError(f"{name} must be at least {least} at every stage, got {decay}")
-
-
-def check_number(name: str, value: Any) -> None:
-    """Raise TypeError for what is no real scalar, ValueError for one that is known not finite."""
-    if callable(value):
-        raise TypeError(f"{name} must be a single real number, not a schedule, got {value!r}")
-    value = value if isinstance(value, Tracer) else np.asarray(value)
-    if value.ndim or not any(jnp.issubdtype(value.dtype, x) for x in (np.floating, np.integer)):
-        raise TypeError(f"{name} must be a single real number, got {value!r}")
-    if not isinstance(value, Tracer) and not np.isfinite(value):
-        raise ValueError(f"{name} must be finite, got {value}")
-
-
-def check_function(name: str, value: Any) -> None:
-    """Raise TypeError for what can't be called."""
-    if not callable(value):
-        raise TypeError(f"{name} must be a function, got {value!r}")
-
-
-def check_arguments(name: str, function: Callable, arguments: tuple[str, ...], hint: str) -> None:
-    """Raise TypeError for a function that can't be called with `arguments`, all positional."""
-    try:
-        inspect.signature(function).bind(*arguments)
-    except ValueError:  # a builtin, which has no signature
-        return
-    except TypeError as error:
-        raise TypeError(f"{name} must take ({', '.join(arguments)}): {error}; {hint}") from None
-
-
-def check_count(name: str, value: int) -> None:
-    """Raise TypeError or ValueError for what is no Python int of at least 1."""
-    if not isinstance(value, int | np.integer) or isinstance(value, bool):
-        raise TypeError(f"{name} must be a Python int, got {value!r}")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}")
-
-
-def check_name(argument: str, name: str, table: Mapping[str, Any]) -> None:
-    """Raise ValueError for a name that the table hasn't."""
-    if not isinstance(name, str) or name not in table:
-        raise ValueError(f"{argument} must be one of {', '.join(table)}, got {name!r}")
+        is_large = isinstance(decay, Tracer) or decay >= least
+        require(is_large, name, f"be at least {least} at every stage", decay)
 
 
 def rounded(numbers: Numbers, dtype) -> Numbers:
@@ -176,17 +144,13 @@ def gradient_of(grad_fn, params, batch, coupled_decay):
     """The gradient, cast to the parameters' dtypes, with coupled decay."""
     grads = grad_fn(params) if batch is None else grad_fn(params, batch)
     want, got = (jax.tree.map(jnp.shape, tree) for tree in (params, grads))
-    if want != got:
-        raise ValueError(
-            f"grad_fn must return the loss's gradient, shaped like params, {want}; got {got}. "
-            "Is it the loss itself? jax.grad makes the gradient."
-        )
+    words = f"return the loss's gradient, shaped like params, {want}"
+    require(want == got, "grad_fn", words, got, hint="jax.grad makes the gradient of a loss")
 
     def of_leaf(grad, x):
-        if jnp.iscomplexobj(grad) and not jnp.iscomplexobj(x):
-            raise TypeError(
-                f"grad_fn must return real gradients for real params, got {jnp.result_type(grad)}"
-            )
+        holds = jnp.iscomplexobj(x) or not jnp.iscomplexobj(grad)
+        words = "return real gradients for real params"
+        require(holds, "grad_fn", words, jnp.result_type(grad), error=TypeError)
         return jnp.asarray(grad, x.dtype) + coupled_decay.astype(x.real.dtype) * x
 
     return jax.tree.map(of_leaf, grads, params)
@@ -194,15 +158,13 @@ def gradient_of(grad_fn, params, batch, coupled_decay):
 
 def accumulators(params):
     """Arrays of at least float32 for all parameters."""
-    if not jax.tree.leaves(params):
-        raise ValueError(f"params must hold at least one array, got {params!r}")
+    require(jax.tree.leaves(params), "params", "hold at least one array", repr(params))
     return jax.tree.map(_accumulator, params)
 
 
 def _accumulator(x) -> jax.Array:
     x = jnp.asarray(x)
-    if not jnp.issubdtype(x.dtype, jnp.inexact):
-        raise TypeError(f"params must be floating point or complex, got an array of {x.dtype}")
+    check_inexact("params", x.dtype)
     return x.astype(accumulator_dtype(x.dtype))
 
 
@@ -275,7 +237,7 @@ def flow_vector_field(
     """
     numbers = numbers_of(learning_rate, k, b1, b2, eps, strategy, weight_decay, coupled)
     check_function("grad_fn", grad_fn)
-    check_name("bias_correction", bias_correction, BIAS_CORRECTIONS)
+    check_choice("bias_correction", bias_correction, BIAS_CORRECTIONS)
 
     def y0(params):
         params = accumulators(params)

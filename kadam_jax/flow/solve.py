@@ -16,7 +16,8 @@ import numpy as np
 import optax
 from jax.typing import ArrayLike
 
-from kadam_jax._numerics import accumulator_dtype
+from kadam_jax._checks import check_choice, check_function, check_integer, require
+from kadam_jax._numerics import accumulator_dtype, add_compensated
 from kadam_jax.flow import euler, exponential
 from kadam_jax.flow.equation import (
     BIAS_CORRECTIONS,
@@ -24,10 +25,6 @@ from kadam_jax.flow.equation import (
     Part,
     accumulators,
     cast,
-    check_arguments,
-    check_count,
-    check_function,
-    check_name,
     corrections_at,
     gradient_of,
     numbers_of,
@@ -64,6 +61,13 @@ class FlowState(NamedTuple):
     rms: tuple[optax.Updates, ...]  # √v of each stage, real
     updates: tuple[optax.Updates, ...]  # u of each stage; the last one moves the parameters
     integral: Any  # ∫ integrand dt from 0 to t; None without an integrand
+
+
+class Integral(NamedTuple):
+    """A sum over many substeps, in trees like the integrand; both None without one."""
+
+    total: Any
+    lost: Any  # what the rounding of `total` has lost
 
 
 class FlowSolution(NamedTuple):
@@ -160,8 +164,10 @@ def solve_flow(
     Minibatch n is held during :math:`[n\eta, (n+1)\eta)`, and the gradient taken at every substep.
 
     The solver is compiled once for each `grad_fn`, `save` and `integrand` (as objects: define them
-    once) and each shape; other numbers don't compile it again and may be traced. Memory doesn't
-    grow with `num_steps` or `substeps` but for what `save` keeps.
+    once) and each shape; other numbers don't compile it again and may be traced. If one of the
+    functions has no hash, as modules that hold arrays and plain dataclasses have none, it is
+    compiled at every call. Memory doesn't grow with `num_steps` or `substeps` but for what `save`
+    keeps.
 
     Args:
       grad_fn: `grad_fn(params)`, or `grad_fn(params, batch)` with `batches`: the loss's gradient.
@@ -211,54 +217,46 @@ def solve_flow(
     """
     numbers = numbers_of(learning_rate, k, b1, b2, eps, strategy, weight_decay, coupled)
     params = accumulators(params)
-    check_function("grad_fn", grad_fn)
-    check_function("save", save)
-    check_count("num_steps", num_steps)
-    check_count("substeps", substeps)
-    check_name("method", method, METHODS)
-    check_name("bias_correction", bias_correction, BIAS_CORRECTIONS)
+    num_steps = check_integer("num_steps", num_steps)
+    substeps = check_integer("substeps", substeps)
+    check_choice("method", method, METHODS)
+    check_choice("bias_correction", bias_correction, BIAS_CORRECTIONS)
     for batch in jax.tree.leaves(batches):
-        if jnp.shape(batch)[:1] != (num_steps,):
-            raise ValueError(
-                f"batches must have a leading axis of num_steps={num_steps}, one minibatch for "
-                f"each step, got an array of shape {jnp.shape(batch)}"
-            )
+        words = f"have a leading axis of num_steps={num_steps}, one minibatch for each step"
+        shape = jnp.shape(batch)
+        require(shape[:1] == (num_steps,), "batches", words, f"an array of shape {shape}")
     taken = ("params",) if batches is None else ("params", "batch")
-    check_arguments("grad_fn", grad_fn, taken, "batches= says whether it is given a batch")
-    return _solve(
-        params,
-        batches,
-        rounded(numbers, widest_real(jax.tree.leaves(params))),
-        grad_fn=grad_fn,
-        num_steps=num_steps,
-        substeps=substeps,
-        save=save,
-        integrand=integrand,
-        method=method,
-        bias_correction=bias_correction,
-    )
+    check_function("grad_fn", grad_fn, taken, hint="batches= says whether it is given a batch")
+    check_function("save", save, ("state",))
+    if integrand is not None:
+        check_function("integrand", integrand, ("state",))
+    static = Static(grad_fn, num_steps, substeps, save, integrand, method, bias_correction)
+    # A function that has no hash may be one that can change: no program of it is kept.
+    kept = _has_hash(static)
+    solve = partial(_compiled_solve, static) if kept else jax.jit(partial(_solve, static))
+    return solve(params, batches, rounded(numbers, widest_real(jax.tree.leaves(params))))
 
 
-@partial(
-    jax.jit,
-    static_argnames=(
-        *("grad_fn", "num_steps", "substeps", "save", "integrand", "method", "bias_correction"),
-    ),
-)
-def _solve(
-    params,
-    batches,
-    p: Numbers,
-    *,
-    grad_fn,
-    num_steps,
-    substeps,
-    save,
-    integrand,
-    method,
-    bias_correction,
-):
+def _zeros(x) -> jax.Array:
+    """What a sum of arrays like `x` starts from; inside `jax.shard_map` it varies as `x` does."""
+    return jnp.zeros_like(x, accumulator_dtype(jnp.result_type(x)))
+
+
+class Static(NamedTuple):
+    """The arguments of `solve_flow` that are part of the program."""
+
+    grad_fn: Callable
+    num_steps: int
+    substeps: int
+    save: Callable
+    integrand: Callable | None
+    method: str
+    bias_correction: str
+
+
+def _solve(static: Static, params, batches, p: Numbers) -> FlowSolution:
     """`solve_flow` on checked arguments."""
+    grad_fn, num_steps, substeps, save, integrand, method, bias_correction = static
     packing = Packing(params)
     bases, k = packing.vectors(params), len(p.mu_rates)
     zeros = [jnp.zeros_like(base) for base in bases]
@@ -288,16 +286,20 @@ def _solve(
             integral,
         )
 
-    def weigh(weight, parts, s, integral):
+    def weigh(weight, parts, s, integral: Integral):
         """The integral, and the integrand times `weight` substeps more."""
         if integrand is None:
-            return None
+            return integral
         weight = weight / substeps * p.learning_rate
-        return jax.tree.map(
-            lambda total, value: total + weight.astype(total.real.dtype) * value,
-            integral,
-            integrand(observe(parts, s)),
-        )
+        values, treedef = jax.tree.flatten(integrand(observe(parts, s)))
+        each = zip(*map(treedef.flatten_up_to, integral), values, strict=True)
+
+        def add(total, lost, value):
+            term = weight.astype(total.real.dtype) * jnp.asarray(value, total.dtype)
+            return add_compensated(total, lost, term)
+
+        sums = [add(*one) for one in each]
+        return Integral(*(treedef.unflatten(x[i] for x in sums) for i in range(2)))
 
     def step(carry, now):
         (parts, integral), (n, batch) = carry, now
@@ -318,19 +320,27 @@ def _solve(
         (parts, _, integral), _ = jax.lax.scan(body, carry, jnp.arange(substeps, dtype=n.dtype))
         integral = weigh(0.5, parts, n + 1, integral)
         parts = [x._replace(base=x.theta, moved=jnp.zeros_like(x.moved)) for x in parts]
-        return (parts, integral), save(observe(parts, n + 1, integral))
+        return (parts, integral), save(observe(parts, n + 1, integral.total))
 
     times = jnp.arange(num_steps, dtype=p.learning_rate.dtype)
-    integral = None
+    integral = Integral(None, None)
     if integrand is not None:
-        shapes = jax.eval_shape(lambda: integrand(observe(parts, times[0])))
-        integral = jax.tree.map(lambda x: jnp.zeros(x.shape, accumulator_dtype(x.dtype)), shapes)
-    first = save(observe(parts, times[0], integral))
-    if not jax.tree.leaves(first):
-        raise ValueError(
-            f"save must return what is to be kept of the state, got {first!r}; to keep nothing "
-            "but the final state, return a small part of it, such as state.time"
-        )
+        zeros = jax.tree.map(_zeros, integrand(observe(parts, times[0])))
+        integral = Integral(zeros, zeros)
+    first = save(observe(parts, times[0], integral.total))
+    hint = "to keep nothing but the final state, return a small part of it, such as state.time"
+    require(jax.tree.leaves(first), "save", "return what is to be kept", repr(first), hint=hint)
     (parts, integral), rest = jax.lax.scan(step, (parts, integral), (times, batches))
     saved = jax.tree.map(lambda a, b: jnp.concatenate([jnp.asarray(a)[None], b]), first, rest)
-    return FlowSolution(saved, observe(parts, times[-1] + 1, integral))
+    return FlowSolution(saved, observe(parts, times[-1] + 1, integral.total))
+
+
+_compiled_solve = partial(jax.jit, static_argnums=0)(_solve)
+
+
+def _has_hash(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True

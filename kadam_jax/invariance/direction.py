@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from kadam_jax._checks import NOT_NEGATIVE, check_real
+from kadam_jax._checks import NOT_NEGATIVE, check_choice, check_real
 from kadam_jax.invariance.slices import (
     AxesOfLeaves,
     inner,
@@ -95,8 +95,7 @@ def direction_residual(
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
       Proposition 3, Appendix J.
     """
-    if form not in _LAMBDAS:
-        raise ValueError(f"form must be one of {sorted(_LAMBDAS)}, got {form!r}")
+    check_choice("form", form, _LAMBDAS)
     check_real("learning_rate", learning_rate, NOT_NEGATIVE)
 
     def residual(w, over, w_dot, w_ddot, u):

@@ -4,6 +4,7 @@ Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normali
 `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_: Theorem 2, Appendices I and J.
 """
 
+from functools import reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +15,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from kadam_jax._checks import DECAY, NOT_NEGATIVE, check_real
+from kadam_jax._numerics import add_compensated
 from kadam_jax.invariance.slices import AxesOfLeaves, inner, map_slices, wide
 
 
@@ -33,10 +35,12 @@ def predicted_squared_norm(
             + \eta \sum_{m<n} e^{-2\lambda (n-m) \eta} f_m, \qquad
         f_m = \eta \|u_m\|^2 - 2 \langle W_m, u_m \rangle
 
-    (appendix I with Δt = η) with η = `learning_rate` and λ = `weight_decay`; where η changes, λη is
-    summed. Theorem 2 drops -2⟨W, u⟩, which for gradients that are noise is 2γ/(1-γ) times the term
-    that it keeps (see `momentum_factor`); even for γ = 0 an elementwise √v turns an orthogonal g
-    into a u that is not.
+    (Appendix I with Δt = η) with η = `learning_rate` and λ = `weight_decay`; where η changes, λη is
+    summed. Sums are compensated, so that steps below float32's resolution of ‖W‖² count too.
+
+    Theorem 2 drops -2⟨W, u⟩, which for gradients that are noise is 2γ/(1-γ) times the term that it
+    keeps (see `momentum_factor`); even for γ = 0 an elementwise √v turns an orthogonal g into a u
+    that is not.
 
     On a discrete run with λ = 0 the full form is the identity
     ‖W - ηu‖² = ‖W‖² + η(η‖u‖² - 2⟨W, u⟩) and proves nothing. On a flow, given the means of ‖u‖² and
@@ -102,14 +106,20 @@ def predicted_squared_norm(
     if rates.shape not in ((), shape[:1]):
         raise ValueError(f"learning_rate must be a scalar or ({shape[0]},), got {rates.shape}")
 
-    def step(squared_norm, now):
-        square, radial, rate = now
-        squared_norm = _advance(squared_norm, rate * square - 2 * radial, rate, weight_decay)
-        return squared_norm, squared_norm
+    def step(carry, now):
+        (total, lost), (square, radial, rate) = carry, now
+        source = rate * square - 2 * radial
+        total, lost = _advance(total, lost, source, rate, weight_decay)
+        return (total, lost), total
 
-    initial = initial.astype(dtype)
-    per_step = (squares, radials, jnp.broadcast_to(rates, shape[:1]))
-    return jnp.concatenate([initial[None], jax.lax.scan(step, initial, per_step)[1]])
+    zeros = jnp.zeros_like(squares, dtype, shape=shape[1:])  # inside shard_map it varies as u does
+    initial = initial.astype(dtype) + zeros
+    per_step = (squares.astype(dtype), radials.astype(dtype), jnp.broadcast_to(rates, shape[:1]))
+    return jnp.concatenate([initial[None], jax.lax.scan(step, (initial, zeros), per_step)[1]])
+
+
+def _sum_of_trees(*trees):
+    return jax.tree.map(lambda *leaves: reduce(jnp.add, leaves), *trees)
 
 
 class RecordSquaredNormState(NamedTuple):
@@ -122,16 +132,17 @@ class RecordSquaredNormState(NamedTuple):
     decayed: Any  # ‖W_0‖² e^{-2λt}
     growth: Any  # η ∫ e^{-2λ(t-τ)} ‖u‖² dτ, Theorem 2's
     radial: Any  # -2 ∫ e^{-2λ(t-τ)} ⟨W, u⟩ dτ, which Theorem 2 drops
+    lost: tuple[Any, Any, Any]  # what rounding has lost of each, so that long runs stay exact
 
     @property
     def theorem(self):
         """‖W‖² as Theorem 2 has it."""
-        return jax.tree.map(jnp.add, self.decayed, self.growth)
+        return _sum_of_trees(self.decayed, self.growth, *self.lost[:2])
 
     @property
     def full(self):
         """‖W‖² with the radial term."""
-        return jax.tree.map(jnp.add, self.theorem, self.radial)
+        return _sum_of_trees(self.decayed, self.growth, self.radial, *self.lost)
 
 
 def record_squared_norm(
@@ -140,7 +151,7 @@ def record_squared_norm(
     *,
     axes: AxesOfLeaves = None,
 ) -> optax.GradientTransformationExtraArgs:
-    r"""Predict ‖W‖² of every slice along a run, in one pass and with three numbers a slice.
+    r"""Predict ‖W‖² of every slice along a run, in one pass and with six numbers a slice.
 
     .. math::
 
@@ -148,8 +159,10 @@ def record_squared_norm(
         f_n = \eta_n \|u_n\|^2 \;\text{(growth)}, \quad -2 \langle W_n, u_n \rangle
         \;\text{(radial)}
 
-    which is `predicted_squared_norm`, its terms apart. Put it where u_n passes: behind the
-    normalisation, before decoupled weight decay and the learning rate.
+    which is `predicted_squared_norm`, its terms apart, each a compensated sum that float32 carries
+    through a million steps. Put it where u_n passes: after the normalization, before decoupled
+    weight decay and the learning rate. Inside `jax.shard_map` each shard records its own part of a
+    slice; the sum over shards (`jax.lax.psum`) is the slice's.
 
     Args:
       learning_rate: η, a scalar (may be traced) or a schedule of the step count.
@@ -187,7 +200,9 @@ def record_squared_norm(
     def init_fn(params):
         decayed = map_slices(lambda w, over: inner(w, w, over), axes, params)
         zeros = jax.tree.map(jnp.zeros_like, decayed)
-        return RecordSquaredNormState(jnp.zeros([], jnp.int32), decayed, zeros, zeros)
+        return RecordSquaredNormState(
+            jnp.zeros([], jnp.int32), decayed, zeros, zeros, (zeros, zeros, zeros)
+        )
 
     def update_fn(updates, state, params=None, **extra_args):
         del extra_args
@@ -197,20 +212,17 @@ def record_squared_norm(
                 "record_squared_norm needs params: call update(updates, state, params)"
             )
 
-        def advance(term, source):
-            return jax.tree.map(lambda x, f: _advance(x, f, rate, weight_decay), term, source)
-
-        return updates, RecordSquaredNormState(
-            jnp.asarray(optax.safe_increment(state.count)),
-            advance(state.decayed, jax.tree.map(jnp.zeros_like, state.decayed)),
-            advance(
-                state.growth, map_slices(lambda u, over: rate * inner(u, u, over), axes, updates)
-            ),
-            advance(
-                state.radial,
-                map_slices(lambda w, over, u: -2 * inner(w, u, over), axes, params, updates),
-            ),
+        sources = (
+            jax.tree.map(jnp.zeros_like, state.decayed),
+            map_slices(lambda u, over: rate * inner(u, u, over), axes, updates),
+            map_slices(lambda w, over, u: -2 * inner(w, u, over), axes, params, updates),
         )
+        terms, treedef = jax.tree.flatten((state.decayed, state.growth, state.radial))
+        each = zip(terms, *map(treedef.flatten_up_to, (state.lost, sources)), strict=True)
+        advanced = [_advance(x, y, source, rate, weight_decay) for x, y, source in each]
+        terms, lost = (treedef.unflatten(x[i] for x in advanced) for i in range(2))
+        count = jnp.asarray(optax.safe_increment(state.count))
+        return updates, RecordSquaredNormState(count, *terms, lost=lost)
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
 
@@ -313,9 +325,16 @@ def squared_norm_average(learning_rate: ArrayLike, weight_decay: ArrayLike) -> M
     return MovingAverage(decay, rate**2 * decay, rate / (2 * decay_rate))
 
 
-def _advance(x, source, learning_rate, weight_decay):
-    """Appendix I's sum, one step further, in the dtype of what it sums."""
+def _advance(x, lost, source, learning_rate, weight_decay):
+    """Appendix I's sum x, one step further, and the part of it that rounding loses.
+
+    A small decay is a change that is added, e^(-δ) - 1 times x: as a factor, e^(-δ) itself would be
+    rounded, to 1 for δ < 3e-8 in float32.
+    """
     rate, decay_rate, source = (
         jnp.asarray(y, x.dtype) for y in (learning_rate, weight_decay, source)
     )
-    return jnp.exp(-2 * decay_rate * rate) * (x + rate * source)
+    exponent = -2 * decay_rate * rate
+    factor, is_small = jnp.exp(exponent), exponent > -0.5
+    change = jnp.where(is_small, jnp.expm1(exponent), 0) * x + factor * rate * source
+    return add_compensated(jnp.where(is_small, 1, factor) * x, factor * lost, change)

@@ -1,7 +1,12 @@
-"""Slices of the leaves of a tree, as `kadam_jax.invariance` describes them, and sums over them."""
+"""Slices of the leaves of a tree, as `kadam_jax.invariance` describes them, and sums over them.
+
+They are the scale-invariant weights of Gould and Tanaka,
+`arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_, Section 4.
+"""
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -63,16 +68,31 @@ def inner(a, b, over: tuple[int, ...], *, keepdims: bool = False) -> jax.Array:
 def root_mean_square(x, over: tuple[int, ...], mask=None) -> jax.Array:
     """√(mean of |x|²) over `over`, kept as axes of size 1; no square leaves the dtype's range.
 
-    Exact under scaling by powers of two, and |x| itself where a slice is one entry.
+    Exact under scaling by powers of two, and |x| itself where a slice is one entry. Derivatives are
+    those of the formula, at entries that are 0 too; of a slice that is 0 the first one is 0.
     """
-    modulus, count = jnp.abs(wide(x)), size(x, over)
+    x, count = wide(x), size(x, over)
     if mask is not None:
-        modulus = jnp.where(mask, modulus, 0)
-        count = jnp.maximum(jnp.sum(mask, axis=over, keepdims=True), 1).astype(modulus.dtype)
-    largest = jax.lax.stop_gradient(jnp.max(modulus, axis=over, keepdims=True, initial=0))
+        x = jnp.where(mask, x, 0)
+        count = jnp.maximum(jnp.sum(mask, axis=over, keepdims=True), 1)
+    return _root_mean_square(x, jnp.asarray(count, real_dtype(x)), over)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _root_mean_square(x, count, over):
+    modulus = jnp.abs(x)
+    largest = jnp.max(modulus, axis=over, keepdims=True, initial=0)
     ratios = modulus / jnp.where(largest != 0, largest, jnp.inf)
     mean = jnp.sum(jnp.square(ratios), axis=over, keepdims=True) / count
-    return largest * jnp.sqrt(jnp.where(mean != 0, mean, 1))  # finite derivatives at 0
+    return largest * jnp.sqrt(mean)
+
+
+@_root_mean_square.defjvp
+def _root_mean_square_jvp(over, primals, tangents):
+    (x, count), (x_dot, _) = primals, tangents
+    root = _root_mean_square(x, count, over)
+    direction = x / jnp.where(root != 0, root, 1)
+    return root, inner(direction, x_dot, over, keepdims=True) / count
 
 
 def size(x, over: tuple[int, ...]) -> int:
@@ -87,5 +107,5 @@ def wide(x) -> jax.Array:
 
 
 def real_dtype(x) -> np.dtype:
-    """Of the real numbers beside `x`."""
+    """The dtype of real numbers as precise as `x`."""
     return jnp.finfo(x.dtype).dtype

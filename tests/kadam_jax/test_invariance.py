@@ -3,6 +3,7 @@
 from functools import partial
 
 import jax
+import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -19,6 +20,7 @@ from kadam_jax.invariance import (
     scale_by_coarse_grained_normalization,
     squared_norm_average,
 )
+from tests.kadam_jax.derivatives import check_derivatives
 from tests.kadam_jax.scanning import feed, jit_feed, jit_updates
 
 CASES = range(7)
@@ -716,7 +718,7 @@ def predict(initial=1.0, updates=ONES, **overrides):
         (
             lambda: direction_residual(*[ONES] * 4, learning_rate=0.1, form="r"),
             ValueError,
-            "form must be one of .*'paper', 'radial', 'without_r'",
+            "form must be one of paper, without_r, radial, got 'r'",
         ),
         (
             lambda: radial_inner_products({"w": ONES}, {"w": ONES}, axes=(1,)),
@@ -761,3 +763,154 @@ def predict(initial=1.0, updates=ONES, **overrides):
 def test_bad_arguments_say_what_would_be_right(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+# Long runs in float32
+
+
+def exact_squared_norm(initial, num_steps, learning_rate, weight_decay, square, radial):
+    """The parts of φ_N from ‖W_0‖², ‖u‖² and ⟨W, u⟩, which are constant: geometric series."""
+    delta, powers = 2 * weight_decay * learning_rate, num_steps
+    if delta > 0:
+        powers = np.exp(-delta) * np.expm1(-delta * num_steps) / np.expm1(-delta)
+    growth, radial = learning_rate**2 * square * powers, -2 * learning_rate * radial * powers
+    return initial * np.exp(-delta * num_steps), growth, radial
+
+
+LONG_RUNS = pytest.mark.parametrize(
+    ("num_steps", "learning_rate", "weight_decay", "square", "radial"),
+    [
+        (10**6, 1e-4, 0.0, 1e2, 0.0),  # each step is 1e-10 of ‖W‖²
+        (10**5, 1e-5, 1e-2, 0.0, 0.0),  # 2% of decay, 2e-7 a step
+        (10**5, 1e-3, 0.2, 5.0, 1e-3),
+        (10**5, 1.0, 0.6, 5.0, 1e-2),
+    ],
+)
+
+
+@LONG_RUNS
+def test_float32_predicts_long_runs(num_steps, learning_rate, weight_decay, square, radial):
+    predicted = predicted_squared_norm(
+        1e4,
+        jnp.full(num_steps, square),
+        learning_rate=learning_rate,
+        weight_decay=weight_decay,
+        radial=jnp.full(num_steps, radial),
+    )
+    assert predicted.dtype == jnp.float32
+    numbers = num_steps, learning_rate, weight_decay, square, radial
+    exact = sum(exact_squared_norm(1e4, *numbers))
+    np.testing.assert_allclose(predicted[-1], exact, rtol=5e-7)
+    change = np.float64(predicted[-1]) - 1e4
+    np.testing.assert_allclose(change, exact - 1e4, rtol=1e-6, atol=1e-3)  # float32's step at 1e4
+
+
+@LONG_RUNS
+def test_float32_records_long_runs(num_steps, learning_rate, weight_decay, square, radial):
+    """W and u are two numbers that do not change."""
+    w, u = jnp.array([100.0, 0.0]), jnp.array([radial / 100, np.sqrt(square - (radial / 100) ** 2)])
+    recorder = record_squared_norm(learning_rate, weight_decay)
+
+    @jax.jit
+    def run(state):
+        def step(state, _):
+            return recorder.update(u, state, w)[1], None
+
+        return jax.lax.scan(step, state, length=num_steps)[0]
+
+    state = run(recorder.init(w))
+    numbers = num_steps, learning_rate, weight_decay, square, radial
+    exact = exact_squared_norm(1e4, *numbers)
+    rtol = 1e-6 + 2e-7 * (2 * learning_rate * weight_decay * num_steps)  # of λη, rounded
+    for term, value in zip((state.decayed, state.growth, state.radial), exact, strict=True):
+        np.testing.assert_allclose(term, value, rtol=rtol)
+    np.testing.assert_allclose(state.full, sum(exact), rtol=5e-7)
+
+
+# Derivatives
+
+
+def spread(x):
+    """A scalar in which no symmetry hides a derivative."""
+    x, _ = jax.flatten_util.ravel_pytree(x)
+    return jnp.sum(jnp.sin(x * jnp.arange(1, x.size + 1)))
+
+
+def norms(x):
+    """Both ways to ‖W‖², of ‖W_0‖², η, λ, W, two updates and two ⟨W, u⟩."""
+    recorder = record_squared_norm(x[1], x[2])
+    w, updates, radial = x[3:5], x[5:9].reshape(2, 2), x[9:]
+
+    def step(state, u):
+        return recorder.update(u, state, w)[1], None
+
+    state, _ = jax.lax.scan(step, recorder.init(w), updates)
+    predicted = predicted_squared_norm(
+        x[0], updates, learning_rate=x[1], weight_decay=x[2], radial=radial
+    )
+    return spread((predicted, state.decayed, state.growth, state.radial, state.full))
+
+
+def directions(x):
+    """Of W, dW/dt, d²W/dt², u and η."""
+    *trees, (rate,) = jnp.split(x, [3, 6, 9, 12])
+    residuals = [
+        direction_residual(*trees, learning_rate=rate, form=form)
+        for form in ("paper", "without_r", "radial")
+    ]
+    return spread((residuals, radial_inner_products(trees[0], trees[-1])))
+
+
+def closed_forms(x):
+    return spread((momentum_factor(x[0]), squared_norm_average(x[1], x[2])[:2]))
+
+
+def coarse_updates(x):
+    """Of γ, β, ε and two gradients, for one slice, and for a slice with an entry left out."""
+    gradients = x[3:].reshape(2, 3)
+    masks = True, np.array([True, False, True])
+    stages = [scale_by_coarse_grained_normalization(None, *x[:3], where=mask) for mask in masks]
+    return spread([feed(stage, gradients)[1] for stage in stages])
+
+
+@pytest.mark.parametrize(
+    ("f", "points"),
+    [
+        (
+            norms,
+            [
+                [2.0, 0.3, 0.0, 0.0, 0.5, 0.0, 0.0, 0.7, -0.3, 0.2, -0.1],  # λ = 0
+                [0.0, 0.9, 0.9, 0.2, 0.0, 0.5, 0.0, 0.0, -0.3, 0.0, 0.4],
+            ],
+        ),
+        (directions, [[0.5, 0.0, -0.3, 0.0, 1.0, 0.7, 0.4, 0.0, 0.2, 0.0, 0.1, -0.2, 0.0]]),
+        (closed_forms, [[0.0, 0.3, 0.0], [0.5, 0.0, 0.5]]),
+        (
+            coarse_updates,
+            [
+                [0.5, 0.9, 0.1, 0.5, 0.1, -0.3, 0.0, 0.2, 0.0],
+                [0.0, 0.9, 0.0, 0.5, 0.6, 0.0, 0.0, 0.0, 0.4],
+            ],
+        ),
+    ],
+    ids=["norms", "directions", "closed forms", "coarse"],
+)
+def test_derivatives_are_those_of_finite_differences(x64, f, points):
+    check_derivatives(f, points)
+
+
+def test_a_slice_that_is_zero_has_no_slope_and_no_nan():
+    """‖x‖ has a kink at 0; everything here has the derivative 0 there."""
+    zeros, w = np.zeros(3), np.array([0.5, 0.0, -0.3])
+    pairs = np.array([(zeros, w), (w, zeros), (zeros, zeros)], np.float32)
+
+    @jax.jit
+    @jax.vmap
+    def derivatives(pair):
+        cosine = lambda pair: radial_inner_products(pair[0], pair[1]).cosine  # noqa: E731
+        return jax.grad(cosine)(pair), jax.hessian(cosine)(pair)
+
+    slopes, curvatures = derivatives(pairs)
+    np.testing.assert_array_equal(slopes[:, 0], 0)
+    assert jnp.isfinite(slopes).all()
+    assert jnp.isfinite(curvatures).all()

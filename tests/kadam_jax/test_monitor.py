@@ -9,8 +9,12 @@ import optax
 import pytest
 
 from kadam_jax import kadam, record_dead_gradients, record_max_update, scale_by_kadam
+from kadam_jax.invariance import (
+    record_squared_norm,
+    scale_by_coarse_grained_normalization,
+)
 from kadam_jax.monitor import RecordDeadGradientsState, RecordMaxUpdateState
-from tests.kadam_jax.scanning import jit_feed, jit_updates
+from tests.kadam_jax.scanning import feed, jit_feed, jit_updates
 
 MONITORS = {"max update": record_max_update(4), "dead gradients": record_dead_gradients()}
 every_monitor = pytest.mark.parametrize("monitor", MONITORS.values(), ids=MONITORS)
@@ -161,10 +165,98 @@ def test_extra_arguments_pass_and_nothing_recompiles(gradients):
     assert isinstance(state[0], RecordDeadGradientsState)
 
 
+# A transformation, what of its state is compared, and what makes the whole of shards.
+RECORDING = {
+    "max update": (record_max_update(4), ("max_update", "maxima"), jax.lax.pmax),
+    "dead gradients": (record_dead_gradients(), ("zero_share", "dead_share"), jax.lax.pmean),
+    "squared norm": (record_squared_norm(0.1, 0.1), ("theorem", "full"), jax.lax.psum),
+    "coarse": (scale_by_coarse_grained_normalization((-1,), 0.5), ("mu", "rms"), None),
+}
+every_recording = pytest.mark.parametrize(
+    ("transformation", "names", "combine"), RECORDING.values(), ids=RECORDING
+)
+
+
+@every_recording
+def test_what_shards_record_makes_up_the_whole(transformation, names, combine):
+    """Inside shard_map and scan, whose types say over which axes of the mesh an array varies."""
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def run(params):
+        def step(state, n):
+            return transformation.update(jnp.cos(n * params), state, params)[1], None
+
+        state, _ = jax.lax.scan(step, transformation.init(params), jnp.arange(4.0))
+        return [getattr(state, name) for name in names]
+
+    def of_shard(params):
+        return combine(run(params), "x") if combine else run(params)
+
+    out_specs = jax.P() if combine else jax.P("x")
+    run_sharded = jax.shard_map(of_shard, mesh=mesh, in_specs=jax.P("x"), out_specs=out_specs)
+    params = jnp.linspace(-1, 1, 24).reshape(8, 3)
+    close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
+    jax.tree.map(close, jax.jit(run_sharded)(params), run(params))
+
+
+@every_recording
+def test_the_switches_of_jax_are_no_matter(transformation, names, combine, gradients):
+    """Checks for NaN, no jit: the state holds no NaN of its own."""
+    gradients = jax.tree.map(lambda g: g[:3], gradients)
+    params = jax.tree.map(lambda g: g[0], gradients)
+    expected = jit_feed(transformation, gradients, params)
+    for switch in (jax.debug_nans(True), jax.disable_jit()):
+        with switch:
+            found = jit_feed(transformation, gradients, params)
+        close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
+        jax.tree.map(close, found, expected)
+
+
+@every_monitor
+def test_a_monitor_leaves_derivatives_as_they_are(monitor):
+    """Of entries that are 0 at first too, where a root of squares has none."""
+
+    def total(scale, monitored):
+        chain = optax.chain(monitor, scale_by_kadam(1)) if monitored else scale_by_kadam(1)
+        gradients = scale * jnp.array([[1.0, 0.0], [0.5, 0.0], [-0.2, 1.0]])
+        return jnp.sum(feed(chain, gradients)[1])
+
+    @partial(jax.jit, static_argnums=0)
+    def derivatives(monitored):
+        return [mode(total)(jnp.ones((3, 2)), monitored) for mode in (jax.grad, jax.jacfwd)]
+
+    np.testing.assert_array_equal(derivatives(True), derivatives(False))
+
+
+def test_shares_of_more_entries_than_an_int32_counts():
+    """Shapes alone: 2^33 entries in two leaves."""
+    monitor = record_dead_gradients()
+    tree = [jax.ShapeDtypeStruct((2**16, 2**16), jnp.float32)] * 2
+    _, state = jax.eval_shape(lambda tree: monitor.update(tree, monitor.init(tree)), tree)
+    assert state.dead_share.shape == ()
+
+
+def test_shares_are_counted_in_whole_numbers():
+    """float32 cannot tell 2^24 from the next number."""
+    program = jax.make_jaxpr(
+        lambda g: record_dead_gradients().update(g, record_dead_gradients().init(g))
+    )
+    sums = [e for e in program(jnp.ones(3)).eqns if e.primitive.name == "reduce_sum"]
+    assert sums
+    assert all(e.outvars[0].aval.dtype == jnp.uint32 for e in sums)
+
+
 @pytest.mark.parametrize("b2", [1.0, -0.1, float("nan")])
 def test_a_decay_out_of_range_is_an_error(b2):
     with pytest.raises(ValueError, match=r"b2 must be in \[0, 1\), got"):
         record_dead_gradients(b2)
+
+
+def test_a_bad_threshold_or_length_is_an_error():
+    with pytest.raises(ValueError, match="threshold must be finite and at least 0, got -1"):
+        record_dead_gradients(threshold=-1.0)
+    with pytest.raises(TypeError, match="num_steps must be a Python int, got 2"):
+        record_max_update(2.0)
 
 
 def test_a_negative_history_is_an_error():

@@ -1,0 +1,35 @@
+"""Derivatives of first and second order against central differences."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def check_derivatives(f, points, *, step=1e-4, rtol=1e-5, low=2e-3):
+    """Check a scalar function of a vector in float64, in several modes, in float32 within `low`.
+
+    Values are taken under jit, so that arguments may pass a closed end of their range by a step.
+    """
+    assert jnp.result_type(float) == jnp.float64
+    points = np.array(points, float)
+    num = points.shape[-1]
+    moves = step * np.eye(num)
+    pairs = [[s * a + t * b for s in (1, -1) for t in (1, -1)] for a in moves for b in moves]
+    shifts = np.concatenate([moves, -moves, np.array(pairs).reshape(-1, num)])
+    values = jax.jit(jax.vmap(jax.vmap(f)))(points[:, None] + shifts)
+    up, down, both = np.split(np.array(values), [num, 2 * num], axis=1)
+    gradient = (up - down) / (2 * step)
+    hessian = both.reshape(-1, num, num, 4) @ np.array([1, -1, -1, 1]) / (4 * step**2)
+
+    modes = {
+        "forward": (jax.jacfwd(f), gradient),
+        "reverse": (jax.grad(f), gradient),
+        "second order": (jax.jacfwd(jax.grad(f)), hessian),
+    }
+    run = jax.jit(jax.vmap(lambda x: {name: mode(x) for name, (mode, _) in modes.items()}))
+    for dtype, tolerance in ((jnp.float64, rtol), (jnp.float32, low)):
+        for name, found in run(points.astype(dtype)).items():
+            assert found.dtype == dtype
+            expected = modes[name][1]
+            atol = tolerance * np.abs(expected).max() + 1e-6
+            np.testing.assert_allclose(found, expected, tolerance, atol, err_msg=name)

@@ -5,7 +5,7 @@ of 0 and at decays of 0. JAX forgets a custom rule once it has differentiated a 
 differentiates what the rule did: so a rule here returns what has the right derivative by itself.
 """
 
-from functools import partial
+from functools import partial, reduce
 
 import jax
 import jax.numpy as jnp
@@ -207,6 +207,40 @@ def _average_weight_jvp(primals, tangents):
     weight = _still(average_weight(gain, count)) + slope(count) * _moved(gain)
     curved = power(jnp.maximum(count - 1, 0)) - slope(jnp.maximum(count - 1, 0)) * _moved(gain)
     return weight, count.astype(gain.dtype) * curved * gain_dot
+
+
+@jax.custom_jvp
+def root_of_average(
+    rms: jax.Array, loss: jax.Array, sizes: list[jax.Array], gains: list[jax.Array]
+) -> jax.Array:
+    """√((1-loss)² rms² + Σ gain² size²), exact under scaling by powers of two.
+
+    Derivatives are as those of `root_mean_square`; they are written out also since XLA takes
+    minutes over a chain of derivatives of `hypot`.
+    """
+    roots = [rms - loss * rms, *(gain * size for gain, size in zip(gains, sizes, strict=True))]
+    if len(roots) == 2:
+        return hypot(*roots)
+    largest = reduce(jnp.maximum, roots)
+    scale = jnp.where(largest != 0, largest, jnp.inf)
+    return largest * jnp.sqrt(sum(jnp.square(x / scale) for x in roots))
+
+
+@root_of_average.defjvp
+def _root_of_average_jvp(primals, tangents):
+    rms, loss, sizes, gains = primals
+    roots, weights = [rms, *sizes], [1 - loss, *gains]
+
+    def slopes(root):
+        divisor = _or_one(root)
+        pairs = list(zip(roots, weights, strict=True))
+        by_root = [weight * weight * ratio(_or_one(x), divisor) for x, weight in pairs]
+        by_weight = [weight * x * ratio(x, divisor) for x, weight in pairs]
+        return [*by_root, *by_weight]
+
+    rms_dot, loss_dot, sizes_dot, gains_dot = tangents
+    root = _with_slopes(root_of_average(*primals), slopes, [*roots, *weights])
+    return root, _along(slopes(root), [rms_dot, *sizes_dot, -loss_dot, *gains_dot])
 
 
 def add_compensated(

@@ -29,6 +29,7 @@ from kadam_jax.flow.equation import (
     numbers_of,
     root,
     rounded,
+    square,
     stage_updates,
 )
 
@@ -131,7 +132,7 @@ def continuous_update(
         return jnp.tensordot(masses, values.astype(jnp.promote_types(values.dtype, s.dtype)), 1)
 
     mu = average(p.mu_rates[0], lambda g: g)
-    nu = average(p.nu_rates[0], lambda g: jnp.square(jnp.abs(g)))
+    nu = average(p.nu_rates[0], square)
     c = corrections_at(p, s, bias_correction)
     return stage_updates(gradient(jnp.zeros_like(s)), [mu], [root(nu)], c)[0]
 

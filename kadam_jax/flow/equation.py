@@ -140,6 +140,11 @@ def root(nu):
     return jnp.where(nu != 0, jnp.sqrt(jnp.where(nu != 0, jnp.abs(nu), 1)), 0)
 
 
+def square(x):
+    """|x|², with the derivatives of a polynomial, at 0 too."""
+    return jnp.real(x * jnp.conj(x))
+
+
 def gradient_of(grad_fn, params, batch, coupled_decay):
     """The gradient, cast to the parameters' dtypes, with coupled decay."""
     grads = grad_fn(params) if batch is None else grad_fn(params, batch)
@@ -258,7 +263,7 @@ def flow_vector_field(
                 velocity,
                 -2 / q.learning_rate * (velocity + inputs[-1] + q.decoupled_decay * theta),
                 tuple(mu_rates[i] * (inputs[i] - m) for i, m in enumerate(mu)),
-                tuple(nu_rates[i] * (jnp.square(jnp.abs(inputs[i])) - v) for i, v in enumerate(nu)),
+                tuple(nu_rates[i] * (square(inputs[i]) - v) for i, v in enumerate(nu)),
             )
 
         each = jax.tree.map(slopes, y.params, y.velocity, grads, *y.mu, *y.nu)

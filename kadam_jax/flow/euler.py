@@ -9,8 +9,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from kadam_jax._numerics import hypot
-from kadam_jax.flow.equation import Corrections, Numbers, Part, cast, stage_updates
+from kadam_jax._numerics import modulus, root_of_average
+from kadam_jax.flow.equation import (
+    Corrections,
+    Numbers,
+    Part,
+    cast,
+    stage_updates,
+)
 
 
 class Constants(NamedTuple):
@@ -58,7 +64,7 @@ def advance(one: Part, g, c: Constants, corrections: Corrections, p: Numbers) ->
             for i, (x, m) in enumerate(zip(inputs, one.mu, strict=True))
         ),
         rms=tuple(
-            hypot(r - c.rms_loss[i] * r, c.rms_gain[i] * jnp.abs(x))
+            root_of_average(r, c.rms_loss[i], [modulus(x)], [c.rms_gain[i]])
             for i, (x, r) in enumerate(zip(inputs, one.rms, strict=True))
         ),
     )

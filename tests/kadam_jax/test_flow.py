@@ -20,6 +20,7 @@ from kadam_jax.flow import (
 )
 from kadam_jax.flow.equation import Part, corrections_at, numbers_of, rounded
 from tests.kadam_jax import reference_flow as reference
+from tests.kadam_jax.derivatives import check_derivatives
 
 METHODS = pytest.mark.parametrize("method", list(flow.METHODS))
 CORRECTIONS = pytest.mark.parametrize("bias_correction", list(flow.BIAS_CORRECTIONS))
@@ -781,3 +782,93 @@ def test_bad_arguments_of_the_closed_forms_are_named():
         continuous_update(1.0, 1.0, learning_rate=0.1)
     with pytest.raises(ValueError, match="bias_correction must be one of"):
         flow_vector_field(jnp.sin, learning_rate=0.1, bias_correction="none")
+
+
+# Derivatives
+
+
+def ends_of_flow(method, k, **options):
+    """Of η, γ, β, ε, λ, θ(0) and two gradients; three parameters over three steps.
+
+    The gradient of the first depends on it, that of the second is 0 in the second step, that of the
+    third until then: 0/0, and the kink of √v where v = |g|² is 0.
+    """
+
+    def f(x):
+        start, zero = jnp.stack([x[5], x[5], x[5]]), jnp.zeros_like(x[5])
+        given = [[zero, x[6], zero], [zero, zero, zero], [zero, x[7], x[7]]]  # (steps, parameters)
+        solution = solve_flow(
+            lambda theta, g: g + theta * jnp.array([2, 0, 0], theta.dtype),
+            start,
+            learning_rate=x[0],
+            b1=x[1],
+            b2=x[2],
+            eps=x[3],
+            weight_decay=x[4],
+            num_steps=3,
+            substeps=2 if method == "euler" else 1,
+            batches=jnp.stack([jnp.stack(row) for row in given]),
+            method=method,
+            k=k,
+            **options,
+        )
+        state = solution.state
+        return jnp.sum(jnp.sin(jnp.stack([state.params, state.velocity, state.updates[-1]])))
+
+    return f
+
+
+@pytest.mark.parametrize(
+    ("method", "k", "options"),
+    [
+        ("euler", 2, {}),
+        ("euler", 1, {"coupled": True, "bias_correction": "continuous"}),
+        ("exponential", 1, {}),
+    ],
+)
+def test_derivatives_are_those_of_finite_differences(x64, method, k, options):
+    """With λ = 0, with and without ε, of entries that are dead for some steps."""
+    points = [
+        [0.3, 0.9, 0.95, 0.1, 0.0, 0.7, 0.5, -0.3],
+        [0.3, 0.9, 0.95, 0.0, 0.0, 0.7, 0.5, -0.3],
+    ]
+    check_derivatives(ends_of_flow(method, k, **options), points)
+
+
+def closed(x):
+    """Of η, γ, β, λ, t and a gradient's size: a kernel, rates, solutions and an update."""
+    rate, b1, b2, decay, t, size = x
+    kernel = moving_average_kernel(t / 2, t, b1, learning_rate=rate)
+    rates = flow.unforced_rates(rate, decay)
+    solution = flow.unforced_solution(t, size, -0.7, learning_rate=rate, weight_decay=decay)
+    updates = [
+        continuous_update(
+            lambda s: size * jnp.cos(s), t, learning_rate=rate, b1=b1, b2=b2, panels=2,
+            bias_correction=bias_correction,
+        )
+        for bias_correction in flow.BIAS_CORRECTIONS
+    ]  # fmt: skip
+    return jnp.sum(jnp.sin(jnp.stack([kernel, *rates, solution, *updates])))
+
+
+def test_derivatives_of_closed_forms(x64):
+    """At λ = 0, and where both unforced rates nearly meet."""
+    check_derivatives(closed, [[0.4, 0.9, 0.95, 0.0, 0.5, 0.7], [0.4, 0.5, 0.95, 1.0, 0.5, 0.7]])
+
+    def near(decay):
+        return flow.unforced_solution(0.5, 0.7, -0.7, learning_rate=0.5, weight_decay=decay)
+
+    for gap in (1e-3, 1e-6, 1e-9):  # 1 - 2λη; the solution is smooth in it, its rates are not
+        decay = 1 - gap
+        slope = (near(decay - 2e-4) - near(decay - 4e-4)) / 2e-4
+        np.testing.assert_allclose(jax.grad(near)(decay), slope, rtol=1e-3)
+
+
+def test_the_update_starts_flat_where_its_slope_is_infinite(x64):
+    """u grows like √t from t = 0 with the paper's correction: the derivative there is given as 0."""
+    for bias_correction, start in (("discrete", 0.0), ("continuous", 1.0)):
+        update = partial(
+            continuous_update, jnp.cos, learning_rate=0.1, bias_correction=bias_correction
+        )
+        assert update(0.0) == start
+        assert jax.grad(update)(0.0) == 0

@@ -5,41 +5,33 @@ A sweep's members are data: a dict of equally long arrays, one row for each memb
 whoever stores finished pieces, and `split_static` takes apart the axes that no program can trace.
 """
 
+import hashlib
 import math
 import types
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from numbers import Integral
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+
+from kadam_jax._checks import check_choice, check_function, check_integer, require
 
 __all__ = ["Members", "grid", "points", "split_static", "sweep", "sweep_chunks"]
 
 Column = np.ndarray | jax.Array
 MemberFn = Callable[[dict[str, Any]], Any]
 
-# Settings that change what a function traces to, though not the arrays that it is given.
-_TRACE_SETTINGS = (
-    "jax_enable_x64",
-    "jax_default_matmul_precision",
-    "jax_default_prng_impl",
-    "jax_threefry_partitionable",
-    "jax_numpy_dtype_promotion",
-    "jax_numpy_rank_promotion",
-)
-
 # Where batching="auto" runs members in turn: on a CPU, batched small matrices gain nothing.
 _SERIAL_PLATFORMS = frozenset({"cpu"})
 
-# id of a swept function (of its object, for a bound method) -> its executables. An entry goes with
-# its function: an executable holds no reference to what it was traced from.
-_EXECUTABLES: dict[int, dict[Any, jax.stages.Compiled]] = {}
+# Identity of a swept function -> its jitted programs. An entry goes with its function, to which a
+# program holds only a weak reference. Functions need not be hashable: their identity is their id.
+_PROGRAMS: dict[tuple[int, ...], dict[Any, Callable[..., Any]]] = {}
 
 
 class Members(dict[str, Column]):
@@ -131,8 +123,9 @@ def sweep(
 
     `fn` is traced and compiled once (once for each combination of static values), whatever the
     members' values and however they are chunked, and not again when the same `fn` is swept over
-    other values. Like `jax.jit`, this assumes that `fn` is pure: what it closes over is read once.
-    A member that turns into NaN does not touch the others.
+    other values. As in `jax.jit`, whose cache this is, `fn` is to be pure: what it closes over is
+    read once; a change of JAX's settings compiles anew. A member that turns into NaN does not touch
+    the others.
 
     Args:
       fn: takes one member, a dict from each column's name to its value (a traced array; a Python
@@ -140,11 +133,15 @@ def sweep(
       members: what `grid` or `points` returns, or a dict of equally long columns.
       chunk_size: how many members are on the devices at once; None for all. Results leave the
         devices after every chunk. A last chunk that isn't full is padded, not compiled anew.
-      mesh: shares each chunk out over all devices of this (single-process) mesh, whatever its axes.
-        Every device works on its own members; order and numbers stay the same (to the bit for
-        "map"; how XLA sums in "vmap" depends on how many members are side by side).
+      mesh: shares each chunk out over all devices of this mesh, whatever its axes; every device
+        works on its own members. Where the mesh has devices of other processes
+        (`jax.distributed`), all of them call the same sweep, and each gets all results. Order stays
+        the same, and so do numbers to rounding: XLA compiles a program for several devices by
+        other passes than one for a single device. To the bit, results depend on how many members
+        each device runs and whether the devices are several, not on whose processes they are in.
       batching: "map" runs members in turn and "vmap" side by side; "auto" is "map" on CPUs, where
-        batched small matrices gain nothing, and "vmap" on accelerators.
+        batched small matrices gain nothing, and "vmap" on accelerators. How XLA sums depends on how
+        many members are side by side.
       static: columns that must be Python values, such as k and coupled in `kadam`: one program for
         each combination that occurs.
       grid_shape: give the results the grid's shape in place of the one members axis.
@@ -154,8 +151,10 @@ def sweep(
       (*members.shape, ...) if `grid_shape`.
 
     Raises:
-      TypeError, ValueError: an argument is unusable (before anything is compiled); `fn` returns
-        something that isn't an array; results of different static values don't stack.
+      TypeError, ValueError: an argument is unusable (before anything is compiled), a mesh without
+        a device of this process or processes that call different sweeps among them; `fn` returns
+        something that isn't an array, or closes over a value that `grad` or `vmap` traces; results
+        of different static values don't stack.
       MemoryError: a chunk doesn't fit; the message names a `chunk_size` to try.
 
     Example:
@@ -206,7 +205,7 @@ def sweep_chunks(
     Args:
       fn, members, chunk_size, mesh, batching: as in `sweep`.
       fixed: further entries of every member's dict, passed on as they are (Python values, told
-        apart by their `repr`): the static part that `split_static` took out.
+        apart by their `repr`; not arrays): the static part that `split_static` took out.
       skip: starts of chunks that are already done and are not to be run.
 
     Returns:
@@ -224,26 +223,18 @@ def sweep_chunks(
     """
     columns = _columns(members)
     num_members = _num_members(columns)
-    if not callable(fn):
-        raise TypeError(f"fn must be a function of one member's dict, got {fn!r}")
-    if chunk_size is None:
-        chunk_size = num_members
-    if isinstance(chunk_size, bool) or not isinstance(chunk_size, Integral) or chunk_size < 1:
-        raise ValueError(f"chunk_size must be an int >= 1 or None, got {chunk_size!r}")
-    chunk_size, skip = min(int(chunk_size), num_members), set(skip)
-    if mesh is not None and not isinstance(mesh, Mesh):
-        raise TypeError(f"mesh must be a jax.sharding.Mesh of devices or None, got {mesh!r}")
-    context = jax.sharding.get_abstract_mesh()
-    if context.size > 1 and (mesh is None or mesh.abstract_mesh != context):
-        raise ValueError(
-            f"mesh is {mesh}, but jax.set_mesh has put this code on {context}: pass that mesh, or "
-            "sweep outside of jax.set_mesh"
-        )
-    if batching not in ("auto", "map", "vmap"):
-        raise ValueError(f'batching must be "auto", "map" or "vmap", got {batching!r}')
+    check_function("fn", fn, ["member"])
+    chunk_size = num_members if chunk_size is None else check_integer("chunk_size", chunk_size)
+    chunk_size, skip = min(chunk_size, num_members), set(skip)
+    check_choice("batching", batching, ("auto", "map", "vmap"))
+    _check_mesh(mesh)
     if strings := sorted(name for name in columns if _is_text(columns[name])):
         raise TypeError(f"columns {strings} hold strings, which can't be traced: make them static")
-    if repeated := columns.keys() & (fixed or {}).keys():
+    fixed = dict(fixed or {})
+    if arrays := [path for path, value in jax.tree.leaves_with_path(fixed) if _is_array(value)]:
+        names = ", ".join(f"fixed{jax.tree_util.keystr(path)}" for path in arrays)
+        raise TypeError(f"{names} are arrays: make them columns, or let fn close over them")
+    if repeated := columns.keys() & fixed.keys():
         raise ValueError(f"{sorted(repeated)} is both a column and fixed: drop one of them")
     starts = range(0, num_members, chunk_size)
     if unknown := sorted(skip - set(starts)):
@@ -251,7 +242,9 @@ def sweep_chunks(
             f"skip has {unknown}, which are no starts of chunks with chunk_size={chunk_size} and "
             f"{num_members} members: skip only what a sweep with the same two numbers produced"
         )
-    run = _runner(fn, dict(fixed or {}), chunk_size, mesh, batching)
+    run = _runner(fn, fixed, chunk_size, mesh, batching)
+    if mesh is not None and mesh.is_multi_process:
+        _check_agreement(mesh, columns, (chunk_size, batching, sorted(skip), sorted(fixed.items())))
 
     def chunks():
         for start in starts:
@@ -296,17 +289,17 @@ def split_static(
     for name in static:
         if not isinstance(columns[name], np.ndarray) or columns[name].ndim != 1:
             raise ValueError(f"static column {name!r} must hold one Python value for each member")
-    groups: dict[tuple, list[int]] = {}
+    groups: dict[str, tuple[tuple, list[int]]] = {}
     for position in range(_num_members(columns)):
         values = tuple(columns[name][position].item() for name in static)
-        groups.setdefault(values, []).append(position)
+        groups.setdefault(repr(values), (values, []))[1].append(position)  # tells -0.0 from 0.0
     return [
         (
             dict(zip(static, values, strict=True)),
             np.array(positions),
             {name: columns[name][np.array(positions)] for name in columns if name not in static},
         )
-        for values, positions in groups.items()
+        for values, positions in groups.values()
     ]
 
 
@@ -325,7 +318,7 @@ def _columns(members: Mapping[str, Any]) -> dict[str, Column]:
 
 def _column(name: str, values: Any) -> Column:
     """One column, shape (num_values, ...), in a dtype that JAX keeps."""
-    if isinstance(values, Tracer):
+    if any(isinstance(value, Tracer) for value in jax.tree.leaves(values)):
         raise TypeError(
             f"axis {name!r} is traced: make members and sweep outside of jit, vmap and grad"
         )
@@ -335,9 +328,11 @@ def _column(name: str, values: Any) -> Column:
         try:
             column = given = np.asarray(values)
             if not _is_text(given):
-                if not (given.dtype == bool or jnp.issubdtype(given.dtype, np.number)):
+                if not hasattr(jnp, given.dtype.name):
                     raise TypeError(f"JAX has no {given.dtype} arrays")
-                column = given.astype(jax.dtypes.canonicalize_dtype(given.dtype), copy=False)
+                dtype = jax.dtypes.canonicalize_dtype(given.dtype.newbyteorder("="))
+                with np.errstate(over="ignore"):  # refused below
+                    column = given.astype(dtype, copy=False)
         except (TypeError, ValueError) as error:  # ragged rows raise ValueError
             raise TypeError(
                 f"axis {name!r} must be a sequence of numbers, bools, strings or equal rows of "
@@ -345,11 +340,41 @@ def _column(name: str, values: Any) -> Column:
             ) from error
         if given.dtype.kind in "iu" and not np.array_equal(given, column):
             raise ValueError(f"axis {name!r} has integers beyond {column.dtype}: {values!r}")
+        if given.dtype.kind in "fc" and (np.isfinite(given) & ~np.isfinite(column)).any():
+            raise ValueError(f"axis {name!r} has numbers beyond {column.dtype}: {values!r}")
     if column.ndim == 0:
         raise TypeError(f"axis {name!r} must be a sequence of values, got {values!r}: use [value]")
     if len(column) == 0:
         raise ValueError(f"axis {name!r} is empty: give it at least one value")
     return column
+
+
+def _check_mesh(mesh: Any) -> None:
+    """Check that this process, as things are, can run its part of a sweep over `mesh`."""
+    context = jax.sharding.get_abstract_mesh()
+    if context.size > 1 and (not isinstance(mesh, Mesh) or mesh.abstract_mesh != context):
+        raise ValueError(
+            f"mesh is {mesh}, but jax.set_mesh has put this code on {context}: pass that mesh, or "
+            "sweep outside of jax.set_mesh"
+        )
+    if mesh is None:
+        return
+    words = "be a jax.sharding.Mesh of devices or None"
+    require(isinstance(mesh, Mesh), "mesh", words, repr(mesh), error=TypeError)
+    require(mesh.size, "mesh", "have at least one device", mesh)
+    owners = sorted({device.process_index for device in mesh.devices.flat})
+    words = f"have a device of each process that sweeps, such as this, {jax.process_index()}"
+    require(mesh.local_devices, "mesh", words, f"one over processes {owners}")
+    words = "be of this process's devices alone under jax.disable_jit"
+    require(len(owners) == 1 or not _setting("jax_disable_jit"), "mesh", words, mesh)
+
+
+def _setting(name: str) -> Any:
+    return getattr(jax.config, name)
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, jax.Array | np.ndarray)
 
 
 def _is_text(column: Column) -> bool:
@@ -365,63 +390,110 @@ def _runner(
 ) -> Callable[[Mapping[str, Column], int, int], Any]:
     """`run(columns, start, stop)`: the results of those members, on the host."""
     placed = jax.device_put(0)  # respects jax.default_device
-    if isinstance(placed, Tracer):
-        raise TypeError("a sweep compiles by itself: call it outside of jit")
+    _refuse_tracers([placed])
     if mesh is None:
-        num_devices = 1
-        device = sharding = next(iter(placed.devices()))
+        num_devices, device = 1, next(iter(placed.devices()))
+        sharding = SingleDeviceSharding(device)
     else:
-        num_devices, device = mesh.size, mesh.devices.flat[0]
+        num_devices, device = mesh.size, mesh.local_devices[0]
         sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
     if batching == "auto":
         batching = "map" if device.platform in _SERIAL_PLATFORMS else "vmap"
     padded_size = math.ceil(chunk_size / num_devices) * num_devices
-    executables = _executables_of(fn)
-    settings = tuple(getattr(jax.config, name) for name in _TRACE_SETTINGS)
-    values = repr(sorted(fixed.items()))  # tells 1 from 1.0 and from True, inside tuples too
-    program = (getattr(fn, "__func__", None), values, batching, sharding, settings)
+    held = fn, _program_of(fn, fixed, batching, mesh)
 
     def run(columns, start, stop):
+        _, program = held  # which itself holds fn weakly
         places = np.minimum(np.arange(start, start + padded_size), stop - 1)
         chunk = {name: column[places] for name, column in columns.items()}
-        avals = tuple((name, array.shape, array.dtype) for name, array in sorted(chunk.items()))
-        compiled = None
         try:
-            chunk = jax.device_put(chunk, sharding)
-            compiled = executables.get((program, avals))
-            if compiled is None:
-                compiled = _jitted(fn, fixed, batching, mesh).lower(chunk).compile()
-                executables[program, avals] = compiled
-            results = jax.device_get(compiled(chunk))
+            placed = {name: _place(column, sharding) for name, column in chunk.items()}
+            if not _setting("jax_disable_jit"):
+                _refuse_tracers(jax.make_jaxpr(program)(placed).consts)
+            results = program(placed)
+            _refuse_tracers(jax.tree.leaves(results))
+            results = jax.tree.map(_fetch, results)
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
-            limits = device.memory_stats() or {}
+            stats, limits = _memory_stats(program, chunk, sharding), device.memory_stats() or {}
             raise MemoryError(
-                _memory_advice(compiled, limits, chunk_size, num_devices, batching)
+                _memory_advice(stats, limits, chunk_size, num_devices, batching)
             ) from error
         return jax.tree.map(lambda leaf: leaf[: stop - start], results)
 
     return run
 
 
-def _executables_of(fn: MemberFn) -> dict[Any, jax.stages.Compiled]:
-    """The executables made for `fn`, kept for as long as it (a bound method's object) lives."""
-    owner = fn.__self__ if isinstance(fn, types.MethodType) else fn
-    if id(owner) not in _EXECUTABLES:
-        try:
-            weakref.finalize(owner, _EXECUTABLES.pop, id(owner), None).atexit = False
-        except TypeError:  # not weakly referable: compile for each call rather than leak it
-            return {}
-        _EXECUTABLES[id(owner)] = {}
-    return _EXECUTABLES[id(owner)]
+def _place(column: Column, sharding: Sharding) -> jax.Array:
+    """A column on the devices; each process brings the rows of its own ones."""
+    if sharding.is_fully_addressable:
+        return jax.device_put(column, sharding)
+    if jnp.issubdtype(column.dtype, jax.dtypes.prng_key):
+        data = _place(np.asarray(jax.random.key_data(column)), sharding)
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(column))
+    return jax.make_array_from_callback(column.shape, sharding, lambda rows: column[rows])
 
 
-def _jitted(fn: MemberFn, fixed: Mapping[str, Any], batching: str, mesh: Mesh | None):
+def _fetch(leaf: jax.Array) -> np.ndarray:
+    """A result on the host; of an empty one, JAX has lost the shape on a mesh."""
+    return jax.device_get(leaf) if leaf.size else np.empty(leaf.shape, leaf.dtype)
+
+
+def _check_agreement(mesh: Mesh, columns: Mapping[str, Column], options: Any) -> None:
+    """Raises in all processes of the mesh unless they were given the same sweep."""
+    said = hashlib.sha256(repr(options).encode())
+    for name, column in sorted(columns.items()):
+        said.update(repr((name, column.dtype, column.shape)).encode())
+        is_key = jnp.issubdtype(column.dtype, jax.dtypes.prng_key)
+        said.update(np.asarray(jax.random.key_data(column) if is_key else column).tobytes())
+    mine = np.frombuffer(said.digest(), np.uint32)
+    by_device = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+    everyone = NamedSharding(mesh, PartitionSpec())
+    said = jax.make_array_from_callback((mesh.size, *mine.shape), by_device, lambda _: mine[None])
+    if (np.asarray(jax.jit(lambda x: x, out_shardings=everyone)(said)) != mine).any():
+        raise ValueError(
+            "the processes of mesh were given different members, chunk_size, batching, fixed or "
+            "skip: call the same sweep in all of them"
+        )
+
+
+def _program_of(
+    fn: MemberFn, fixed: dict[str, Any], batching: str, mesh: Mesh | None
+) -> Callable[[Mapping[str, Column]], Any]:
+    """The jitted program of `fn`, kept for as long as `fn` (a bound method's object) lives."""
+    parts = (fn.__func__, fn.__self__) if isinstance(fn, types.MethodType) else (fn,)
+    identity = tuple(map(id, parts))
+    # repr tells 1 from 1.0 and from True, inside tuples too. jit compiles anew when a setting
+    # changes, but for this one, of which it takes no notice (jax 0.10).
+    generator = _setting("jax_default_prng_impl")
+    options = (repr(sorted(fixed.items())), batching, mesh, generator)
+    try:
+        refs = tuple(map(weakref.ref, parts))
+    except TypeError:  # not weakly referable: compile for each call rather than leak it
+        return _jitted(lambda: fn, fixed, batching, mesh)
+
+    def alive() -> MemberFn:
+        parts: list[Any] = [ref() for ref in refs]
+        return types.MethodType(*parts) if len(parts) > 1 else parts[0]
+
+    if identity not in _PROGRAMS:
+        _PROGRAMS[identity] = {}
+        for part in parts:
+            weakref.finalize(part, _PROGRAMS.pop, identity, None).atexit = False
+    programs = _PROGRAMS[identity]
+    if options not in programs:
+        programs[options] = _jitted(alive, fixed, batching, mesh)
+    return programs[options]
+
+
+def _jitted(
+    alive: Callable[[], MemberFn], fixed: Mapping[str, Any], batching: str, mesh: Mesh | None
+) -> Callable[[Mapping[str, Column]], Any]:
     """The program for one chunk: columns (num_members, ...) -> results (num_members, ...)."""
 
     def one(member):
-        results = fn({**member, **fixed})
+        results = alive()({**member, **fixed})
         for path, leaf in jax.tree.leaves_with_path(results):
             _check_result(jax.tree_util.keystr(path), leaf)
         return results
@@ -432,25 +504,51 @@ def _jitted(fn: MemberFn, fixed: Mapping[str, Any], batching: str, mesh: Mesh | 
         # marked as varying over the mesh, of which fn knows nothing.
         spec = PartitionSpec(mesh.axis_names)
         chunk = jax.shard_map(chunk, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+        if mesh.is_multi_process:  # every process reads all results
+            return jax.jit(chunk, out_shardings=NamedSharding(mesh, PartitionSpec()))
     return jax.jit(chunk)
 
 
+def _refuse_tracers(values: Iterable[Any]) -> None:
+    """Raise where jit surrounds the sweep, or where `fn` closes over what grad or vmap traces."""
+    if any(isinstance(value, Tracer) for value in values):
+        raise TypeError(
+            "a sweep compiles by itself: call it outside of jit, vmap and grad, and make what they "
+            "trace in fn a column of members"
+        )
+
+
 def _check_result(path: str, leaf: Any) -> None:
-    if not isinstance(leaf, jax.Array | np.ndarray | np.generic | bool | int | float | complex):
-        raise TypeError(f"fn must return a pytree of arrays, but result{path} is {leaf!r}")
-    if jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key):
+    try:
+        dtype = jnp.asarray(leaf).dtype
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TypeError(
+            f"fn must return a pytree of arrays, but result{path} is {leaf!r}"
+        ) from error
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         raise TypeError(f"result{path} of fn is a PRNG key: return jax.random.key_data of it")
 
 
+def _memory_stats(program: Any, chunk: Mapping[str, Column], sharding: Sharding) -> Any:
+    """XLA's sizes for one device's share; None if it doesn't compile."""
+    shapes = {
+        name: jax.ShapeDtypeStruct(column.shape, column.dtype, sharding=sharding)
+        for name, column in chunk.items()
+    }
+    try:
+        return program.lower(shapes).compile().memory_analysis()
+    except jax.errors.JaxRuntimeError:
+        return None
+
+
 def _memory_advice(
-    compiled: jax.stages.Compiled | None,
+    stats: Any,
     limits: Mapping[str, int],
     chunk_size: int,
     num_devices: int,
     batching: str,
 ) -> str:
     """What to do about a chunk that doesn't fit, from XLA's own sizes for one device's share."""
-    stats = compiled.memory_analysis() if compiled is not None else None
     share = math.ceil(chunk_size / num_devices)
     smaller, needs = share // 2, "more memory than there is"
     if stats is not None:

@@ -29,7 +29,8 @@ MACHINE = {
     "prefetch",
     "cache",
 }
-"""Fields that say how a run is carried out, not what it computes: a resumed run may change them."""
+"""Fields that say how a run is carried out, not, but for rounding, what it computes: a resumed run
+may change them."""
 
 CACHE = Path("~/.cache/kadam_jax")
 

@@ -79,7 +79,8 @@ def train(
 
     `metrics.jsonl` gets the training losses, validation metrics and, at the last step, those of all
     held-out splits. A checkpoint has everything that decides what follows; the numbers of a resumed
-    run are those of an uninterrupted one, to the bit on CPUs.
+    run are those of an uninterrupted one, on CPUs to the bit, and to rounding where steps or
+    members are cut into other calls or devices laid out otherwise.
 
     Args:
       job: What to train.

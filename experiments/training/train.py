@@ -1,7 +1,8 @@
 """One run as pure functions: whole for a figure's sweep, in blocks of steps for the host's loop.
 
-Both derive everything random of step n from the member's seed and n, so a member is the same
-wherever it stands in a sweep and however its steps are cut into calls.
+Both derive everything random of step n from the member's seed and n, so a member is the same,
+to rounding, wherever it stands in a sweep, however its steps are cut into calls and devices laid
+out: XLA may order sums in another way in each of these programs.
 """
 
 from collections.abc import Callable, Mapping
@@ -44,7 +45,7 @@ def train_member(
     """Trains one member inside the caller's compiled program, with no trip to the host.
 
     Initial weights come from `seed`; the batch and the dropout of step n from `seed` and n, so that
-    a member is the same wherever it stands in a sweep and however long it runs.
+    a member is the same, to rounding, wherever it stands in a sweep and however long it runs.
 
     Args:
       task: What is trained.

@@ -8,6 +8,7 @@ import pickle
 import re
 import subprocess
 import sys
+import types
 import weakref
 from functools import partial
 
@@ -17,12 +18,44 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.sharding import AxisType
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from kadam_jax import members as members_module
 from kadam_jax.members import Members, grid, points, split_static, sweep, sweep_chunks
 
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED: Out of memory allocating 123 bytes."
+
+
+def make_perceptron(num_steps=10):
+    """A perceptron of matrix-vector products, which XLA may rewrite in more than one way."""
+    inputs = np.random.default_rng(0).standard_normal((64, 4)).astype(np.float32)
+    targets = np.sin(inputs.sum(1, keepdims=True))
+
+    def train(member):
+        init_key, run_key = jax.random.split(jax.random.key(member["seed"]))
+        first, second = jax.random.split(init_key)
+        params = (
+            jax.random.normal(first, (8, 4)) / 2,
+            jnp.zeros(8),
+            jax.random.normal(second, (1, 8)) / 3,
+            jnp.zeros(1),
+        )
+
+        def loss_fn(params, x, y):
+            w1, b1, w2, b2 = params
+            outputs = jax.vmap(lambda x: w2 @ jax.nn.relu(w1 @ x + b1) + b2)(x)
+            return ((outputs - y) ** 2).mean()
+
+        def step(params, key):
+            rows = jax.random.randint(key, (16,), 0, len(inputs))
+            x, y = jnp.asarray(inputs)[rows], jnp.asarray(targets)[rows]
+            loss, grads = jax.value_and_grad(loss_fn)(params, x, y)
+            rate = member["learning_rate"]
+            return jax.tree.map(lambda w, g: w - rate * g, params, grads), loss
+
+        return jax.lax.scan(step, params, jax.random.split(run_key, num_steps))[1]
+
+    return train
 
 
 def make_train(num_steps=8):
@@ -161,18 +194,45 @@ def test_vmap_is_the_python_loop_to_rounding(chunk_size):
 @pytest.mark.parametrize("batching", ["map", "vmap"])
 @pytest.mark.parametrize("chunk_size", [None, 5])
 @pytest.mark.parametrize("name", ["8", "2x4 explicit", "2x4 auto", "mixed"])
-def test_a_mesh_changes_neither_numbers_nor_order(name, chunk_size, batching):
+def test_a_mesh_keeps_the_order_and_numbers_to_rounding(name, chunk_size, batching):
     train, members, mesh = make_train(), train_grid(), meshes()[name]
     results = sweep(train, members, chunk_size=chunk_size, mesh=mesh, batching=batching)
-    # Side by side, each device batches fewer members, whose sums may be ordered otherwise.
-    tolerance = {"map": 0.0, "vmap": 1e-5}[batching]
-    chex.assert_trees_all_close(results, loop(train, members), rtol=tolerance * 10, atol=tolerance)
+    chex.assert_trees_all_close(results, loop(train, members), rtol=1e-4, atol=1e-5)
+
+
+def test_only_one_device_or_several_decides_the_bits_of_map():
+    train, devices = make_perceptron(), jax.devices()
+    members = points(learning_rate=[1e-3, 1e-2, 1e-1, 0.3] * 2, seed=range(8))
+    alone = sweep(train, members, batching="map")
+    one, two, eight = (
+        sweep(train, members, mesh=jax.make_mesh((n,), ("x",), devices=devices[:n]), batching="map")
+        for n in (1, 2, 8)
+    )
+    chex.assert_trees_all_equal(one, alone, loop(train, members))
+    chex.assert_trees_all_equal(two, eight)
+    chex.assert_trees_all_close(two, alone, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("batching", ["map", "vmap"])
+@pytest.mark.parametrize("mesh", [None, "8"])
+@pytest.mark.parametrize("shape", [(0,), (0, 2), (2, 0)])
+def test_columns_and_results_may_be_empty_arrays(shape, mesh, batching):
+    members = {"x": np.zeros((3, *shape)), "y": range(3)}
+    results = sweep(lambda m: m, members, mesh=mesh and meshes()[mesh], batching=batching)
+    assert results["x"].shape == (3, *shape)
+    assert results["y"].tolist() == [0, 1, 2]
 
 
 def test_each_device_of_a_mesh_runs_its_own_share_without_talking():
     train, members, mesh = make_train(), train_grid(), meshes()["2x4 explicit"]
     sweep(train, members, mesh=mesh)
-    (compiled,) = members_module._EXECUTABLES[id(train)].values()
+    (program,) = members_module._PROGRAMS[(id(train),)].values()
+    by_device = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+    columns = {
+        name: jax.ShapeDtypeStruct((24,), column.dtype, sharding=by_device)
+        for name, column in train_grid().items()
+    }
+    compiled = program.lower(columns).compile()
     assert all(len(s.device_set) == 8 for s in jax.tree.leaves(compiled.output_shardings))
     for collective in ("all-gather", "all-reduce", "all-to-all", "collective-permute"):
         assert collective not in compiled.as_text()
@@ -227,14 +287,16 @@ def test_auto_goes_by_the_devices_that_run(monkeypatch, mesh, serial, batching):
     assert len(traces) == 1  # the second found the first's program
 
 
-def test_the_default_device_runs_the_program():
+def test_the_default_device_runs_the_program(monkeypatch):
     train = make_train()
+    used = set()
+    fetch = members_module._fetch
+    monkeypatch.setattr(members_module, "_fetch", lambda x: used.update(x.devices()) or fetch(x))
     with jax.default_device(jax.devices()[3]):
         results = sweep(train, train_grid())
-    (compiled,) = members_module._EXECUTABLES[id(train)].values()
-    devices = {d for s in jax.tree.leaves(compiled.output_shardings) for d in s.device_set}
-    assert devices == {jax.devices()[3]}
+    assert used == {jax.devices()[3]}
     chex.assert_trees_all_equal(results, sweep(train, train_grid()))
+    assert used == {jax.devices()[3], jax.devices()[0]}
 
 
 # Compilation.
@@ -250,6 +312,33 @@ def test_one_trace_for_all_values_chunks_and_calls(batching):
     sweep(fn, members, chunk_size=5, batching=batching)
     sweep(fn, dict(members), chunk_size=5, batching=batching)
     list(sweep_chunks(fn, members, chunk_size=5, batching=batching))
+
+
+@pytest.fixture
+def compilations():
+    """A list that grows at every compilation by XLA."""
+    found = []
+
+    def listen(event, duration, **_):
+        if event == "/jax/core/compile/backend_compile_duration":
+            found.append(duration)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield found
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+@pytest.mark.parametrize("batching", ["map", "vmap"])
+@pytest.mark.parametrize("mesh", [None, "8"])
+def test_a_second_sweep_compiles_nothing(mesh, batching, compilations):
+    train, members, options = make_train(), train_grid(), {"batching": batching}
+    options["mesh"] = mesh and meshes()[mesh]
+    sweep(train, members, chunk_size=5, **options)
+    assert compilations
+    compilations.clear()
+    members["b1"] = members["b1"] / 2
+    sweep(train, dict(members), chunk_size=5, **options)
+    assert not compilations
 
 
 class Trainer:
@@ -280,31 +369,124 @@ def test_bound_methods_and_partials_compile_once():
     assert len(traces) == 1
 
 
+class Slotted:
+    """A function that nothing can refer to weakly."""
+
+    __slots__ = ()
+
+    def __call__(self, member):
+        return 2 * member["x"]
+
+
+@pytest.mark.parametrize("fn", [operator.itemgetter("x"), Slotted(), Slotted().__call__, jnp.dot])
+def test_any_callable_is_swept(fn):
+    if fn is jnp.dot:
+        fn = partial(lambda dot, member: dot(member["x"], 1.0), fn)
+    for _ in range(2):
+        factor = 2 if "Slotted" in repr(fn) else 1
+        assert sweep(fn, points(x=[1.0, 2.0])).tolist() == [factor, 2 * factor]
+
+
+def test_methods_made_for_one_call_do_not_take_each_others_program():
+    trainer = Trainer(1.0)
+    for factor in range(4):  # a function that is gone may leave its id to the next
+        method = types.MethodType(lambda self, member, f=factor: f * member["x"], trainer)
+        assert sweep(method, points(x=[1.0])).tolist() == [factor]
+        del method
+        gc.collect()
+
+
 @pytest.mark.parametrize("mesh", [None, "8"])
-def test_executables_die_with_their_function(mesh):
+def test_programs_die_with_their_function(mesh):
     trainer, train = Trainer(2.0), make_train()
     mesh = mesh and meshes()[mesh]
     sweep(train, train_grid(), mesh=mesh)
     sweep(trainer.train, points(x=[1.0]), mesh=mesh)
-    keys, refs = [id(trainer), id(train)], [weakref.ref(trainer), weakref.ref(train)]
-    assert all(key in members_module._EXECUTABLES for key in keys)
+    keys = [(id(Trainer.train), id(trainer)), (id(train),)]
+    refs = [weakref.ref(trainer), weakref.ref(train)]
+    programs = [weakref.ref(*members_module._PROGRAMS[key].values()) for key in keys]
     del trainer, train
     gc.collect()
-    assert [ref() for ref in refs] == [None, None]
-    assert not any(key in members_module._EXECUTABLES for key in keys)
+    assert [ref() for ref in refs + programs] == [None] * 4
+    assert not any(key in members_module._PROGRAMS for key in keys)
 
 
-def test_the_keys_bits_follow_the_generators_setting():
-    def draw(member):
-        return jax.random.normal(jax.random.key(member["seed"]))
+def draw(member):
+    """Depends on the settings below, and is refused by some; one function for all of them."""
+    noise = jax.random.normal(jax.random.key(member["seed"]), (3,))
+    half = (noise.sum() * np.ones(3, np.float16)).sum()
+    return {"noise": noise, "mixed": half}
 
-    drawn = []
-    for setting in (False, True):
-        with jax.threefry_partitionable(setting):
-            drawn.append((sweep(draw, {"seed": [1]}), draw({"seed": 1})))
-    for swept, alone in drawn:
-        np.testing.assert_allclose(swept, [alone], rtol=1e-6)
-    assert drawn[0][0] != drawn[1][0]
+
+def outcome(call):
+    """The numbers that a call gives, or the name of its error."""
+    try:
+        return jax.tree.map(np.asarray, call())
+    except jax.dtypes.TypePromotionError as error:
+        return {type(error).__name__: np.zeros(0)}
+
+
+SETTINGS = {
+    "jax_random_seed_offset": 5,
+    "jax_threefry_partitionable": False,
+    "jax_default_prng_impl": "rbg",
+    "jax_enable_x64": True,
+    "jax_default_matmul_precision": "float32",
+    "jax_numpy_dtype_promotion": "strict",
+    "jax_numpy_rank_promotion": "allow",
+    "jax_default_device": jax.devices()[2],
+    "jax_disable_jit": True,
+    "jax_check_tracer_leaks": True,
+    "jax_transfer_guard": "disallow",
+}
+
+
+# On CPUs the others change nothing that `draw` gives.
+CHANGING = {
+    "jax_random_seed_offset",
+    "jax_threefry_partitionable",
+    "jax_default_prng_impl",
+    "jax_enable_x64",
+    "jax_numpy_dtype_promotion",
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_changed_setting_changes_a_sweep_as_it_changes_jit(setting):
+    def check():
+        swept = outcome(lambda: jax.tree.map(lambda x: x[0], sweep(draw, points(seed=[1]))))
+        alone = outcome(lambda: jax.jit(lambda m: draw(m))(jax.device_put({"seed": np.int32(1)})))
+        chex.assert_trees_all_equal_dtypes(swept, alone)
+        chex.assert_trees_all_close(swept, alone, rtol=1e-6)
+        return swept
+
+    before, found = getattr(jax.config, setting), check()
+    try:
+        jax.config.update(setting, SETTINGS[setting])
+        changed = check()
+    finally:
+        jax.config.update(setting, before)
+    if setting in CHANGING:
+        with pytest.raises(AssertionError):
+            chex.assert_trees_all_equal(changed, found)
+    chex.assert_trees_all_equal(check(), found)
+
+
+@pytest.mark.parametrize("mesh", [None, "8"])
+@pytest.mark.parametrize("batching", ["map", "vmap"])
+def test_debug_nans_finds_the_nan_of_a_member(batching, mesh):
+    def fn(member):
+        return jnp.log(member["x"])
+
+    members, options = (
+        points(x=[1.0, -1.0]),
+        {"batching": batching, "mesh": mesh and meshes()[mesh]},
+    )
+    assert np.isnan(sweep(fn, members, **options)[1])
+    with jax.debug_nans(True), pytest.raises(FloatingPointError, match="nan"):
+        sweep(fn, members, **options)
+    with jax.debug_nans(True):
+        assert sweep(fn, points(x=[1.0]), **options).tolist() == [0.0]
 
 
 def test_iterators_and_numpy_integers_are_taken():
@@ -332,17 +514,6 @@ def test_a_sweep_under_another_mesh_says_what_to_do():
         pytest.raises(ValueError, match=r"mesh is None, but jax\.set_mesh"),
     ):
         sweep(lambda member: member["x"], {"x": [1.0, 2.0]})
-
-
-def test_settings_that_change_the_program_change_the_executable():
-    members = {"x": np.int32([1, 2])}
-
-    def widest(member):
-        return member["x"] * jnp.ones((), float)
-
-    assert sweep(widest, members).dtype == np.float32
-    with jax.enable_x64(True):
-        assert sweep(widest, members).dtype == np.float64
 
 
 # Chunks.
@@ -412,6 +583,13 @@ def test_split_static_keeps_every_member_once():
         assert (members["b1"][positions] == np.float32(fixed["b1"])).all()
 
 
+def test_static_zeros_of_both_signs_are_different():
+    results = sweep(
+        lambda m: m["x"] * m["k"], {"x": [1.0] * 4, "k": [0.0, -0.0, 0.0, -0.0]}, static=["k"]
+    )
+    assert np.signbit(results).tolist() == [False, True, False, True]
+
+
 def test_equal_static_values_of_different_types_have_different_programs():
     def fn(member):
         return member["x"] * (2 if member["flag"] is True else 3)
@@ -438,7 +616,7 @@ def fail_with(message):
 @pytest.mark.parametrize("batching", ["map", "vmap"])
 @pytest.mark.parametrize(("mesh", "share"), [(None, 64), ("8", 8)])
 def test_out_of_memory_names_bytes_and_a_chunk_size(monkeypatch, mesh, share, batching):
-    monkeypatch.setattr(jax.stages.Compiled, "__call__", fail_with(OUT_OF_MEMORY))
+    monkeypatch.setattr(jax, "device_get", fail_with(OUT_OF_MEMORY))
     options = {"mesh": mesh and meshes()[mesh], "batching": batching}
     with pytest.raises(MemoryError, match=r"chunk_size=64 .*try chunk_size=32") as info:
         sweep(lambda m: m["x"] + jnp.zeros(1000), points(x=np.arange(64.0)), **options)
@@ -460,13 +638,11 @@ def test_out_of_memory_names_bytes_and_a_chunk_size(monkeypatch, mesh, share, ba
     ],
 )
 def test_the_chunk_size_to_try_fits_the_memory_there_is(batching, num_devices, free, remedy):
-    class Compiled:
-        def memory_analysis(self):
-            sizes = {"argument_size_in_bytes": 60, "output_size_in_bytes": 40}
-            return type("Stats", (), {**sizes, "temp_size_in_bytes": 900})
-
+    stats = types.SimpleNamespace(
+        argument_size_in_bytes=60, output_size_in_bytes=40, temp_size_in_bytes=900
+    )
     limits = {"bytes_limit": free + 7, "bytes_in_use": 7}
-    advice = members_module._memory_advice(Compiled(), limits, 100, num_devices, batching)
+    advice = members_module._memory_advice(stats, limits, 100, num_devices, batching)
     assert "needs 1,000 bytes" in advice
     assert remedy in advice
 
@@ -477,13 +653,14 @@ def test_a_real_allocation_failure_is_a_memory_error():
 
 
 def test_out_of_memory_while_compiling_halves(monkeypatch):
+    monkeypatch.setattr(members_module, "_place", fail_with(OUT_OF_MEMORY))
     monkeypatch.setattr(jax.stages.Lowered, "compile", fail_with(OUT_OF_MEMORY))
     with pytest.raises(MemoryError, match=r"chunk_size=2 .*more memory.*try chunk_size=1"):
         sweep(lambda m: m["x"], points(x=[1.0, 2.0]))
 
 
 def test_other_runtime_errors_pass_through(monkeypatch):
-    monkeypatch.setattr(jax.stages.Compiled, "__call__", fail_with("INTERNAL: something else"))
+    monkeypatch.setattr(jax, "device_get", fail_with("INTERNAL: something else"))
     with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
         sweep(lambda m: m["x"], points(x=[1.0, 2.0]))
 
@@ -502,6 +679,10 @@ def test_other_runtime_errors_pass_through(monkeypatch):
         ({"b1": [0.9, None]}, TypeError, "'b1' must be a sequence"),
         ({"b1": [[1], [1, 2]]}, TypeError, "equal rows"),
         ({"seed": [2**31]}, ValueError, "'seed' has integers beyond int32"),
+        ({"rate": [1e300, 1.0]}, ValueError, "'rate' has numbers beyond float32"),
+        ({"long": np.longdouble([1])}, TypeError, "'long' must be a sequence"),
+        ({"time": np.array([1], "m8[s]")}, TypeError, "'time' must be a sequence"),
+        ({"bytes": [b"a"]}, TypeError, "'bytes' must be a sequence"),
         ({"a": {"seed": [1]}, "seed": [1]}, ValueError, "'seed'.*more than one axis"),
         ({"a": {"x": [1, 2], "y": [1]}}, ValueError, "equal lengths"),
     ],
@@ -515,6 +696,43 @@ def test_unusable_axes(axes, error, match):
 def test_traced_members_are_refused_by_name(transform):
     with pytest.raises(TypeError, match=r"axis 'x' is traced.*outside of jit"):
         transform(lambda x: sweep(lambda m: m["x"], {"x": x}))(jnp.ones((2, 2)))
+    with pytest.raises(TypeError, match=r"axis 'x' is traced.*outside of jit"):
+        transform(lambda x: sweep(lambda m: m["x"], {"x": [x, 1.0]}))(jnp.ones((2, 2)))
+
+
+@pytest.mark.parametrize("disable_jit", [False, True])
+@pytest.mark.parametrize("mesh", [None, "8"])
+@pytest.mark.parametrize("batching", ["map", "vmap"])
+@pytest.mark.parametrize("transform", [jax.vmap, jax.grad, jax.hessian, jax.linearize])
+def test_a_function_of_traced_values_is_refused(transform, batching, mesh, disable_jit):
+    def total(a):
+        options = {"batching": batching, "mesh": mesh and meshes()[mesh]}
+        return sweep(lambda m: m["x"] * a, points(x=[1.0, 2.0]), **options).sum()
+
+    def run(a):
+        return jax.linearize(total, a) if transform is jax.linearize else transform(total)(a)
+
+    with (
+        pytest.raises(TypeError, match="outside of jit, vmap and grad"),
+        jax.disable_jit(disable_jit),
+    ):
+        run(jnp.ones(2) if transform is jax.vmap else 1.0)
+
+
+def test_what_is_traced_is_refused_before_anything_is_computed():
+    computed = []
+
+    def total(a):
+        def fn(member):
+            jax.debug.callback(computed.append, member["x"])
+            return member["x"] * a
+
+        return sweep(fn, points(x=[1.0, 2.0])).sum()
+
+    with pytest.raises(TypeError, match="outside of jit, vmap and grad"):
+        jax.grad(total)(1.0)
+    jax.effects_barrier()
+    assert not computed
 
 
 @pytest.mark.parametrize("mesh", [None, jax.make_mesh((2,), ("members",))], ids=["alone", "mesh"])
@@ -532,11 +750,13 @@ def test_a_sweep_inside_of_jit_is_refused(mesh):
         ({"x": []}, {}, ValueError, "'x' is empty"),
         ({1: [1.0]}, {}, TypeError, r"named by strings, got \[1\]"),
         ({"x": ["a"]}, {}, TypeError, r"\['x'\] hold strings.*static"),
-        ({"x": [1.0]}, {"chunk_size": 0}, ValueError, "chunk_size must be an int >= 1"),
-        ({"x": [1.0]}, {"chunk_size": 2.0}, ValueError, "chunk_size must be an int >= 1"),
-        ({"x": [1.0]}, {"chunk_size": True}, ValueError, "chunk_size must be an int >= 1"),
+        ({"x": [1.0]}, {"chunk_size": 0}, ValueError, "chunk_size must be at least 1, got 0"),
+        ({"x": [1.0]}, {"chunk_size": 2.0}, TypeError, "chunk_size must be a Python int, got 2.0"),
+        ({"x": [1.0]}, {"chunk_size": True}, TypeError, "chunk_size must be a Python int"),
         ({"x": [1.0]}, {"batching": "pmap"}, ValueError, "batching must be.*'pmap'"),
+        ({"x": [1.0]}, {"batching": None}, TypeError, "batching must be.*None"),
         ({"x": [1.0]}, {"mesh": 8}, TypeError, "mesh must be a jax.sharding.Mesh"),
+        ({"x": [1.0]}, {"mesh": Mesh([], ("x",))}, ValueError, "mesh must have at least one dev"),
         ({"x": [1.0]}, {"grid_shape": True}, TypeError, "grid_shape=True needs members made by"),
         ({"x": [1.0]}, {"static": ["k"]}, ValueError, r"\['k'\] are no columns"),
         ({"x": [1.0]}, {"static": "x"}, TypeError, "collection of names"),
@@ -551,19 +771,37 @@ def test_unusable_sweeps_fail_before_tracing(members, options, error, match):
     assert not traces
 
 
+def test_a_function_lives_until_its_chunks_have_run():
+    chunks = sweep_chunks(make_train(), train_grid(), chunk_size=9)
+    gc.collect()
+    assert len(list(chunks)) == 2
+
+
 def test_unusable_chunks_fail_at_the_call():
     members = points(x=range(4))
     with pytest.raises(ValueError, match=r"skip has \[3\].*chunk_size=2"):
         sweep_chunks(lambda m: m["x"], members, chunk_size=2, skip=[0, 3])
     with pytest.raises(ValueError, match=r"'x'.*both a column and fixed"):
         sweep_chunks(lambda m: m["x"], members, fixed={"x": 1})
+    with pytest.raises(TypeError, match=r"fixed\['w'\]\[0\] are arrays"):
+        sweep_chunks(lambda m: m["x"], members, fixed={"w": (np.zeros(2000), 1)})
     with pytest.raises(TypeError, match="fn must be a function"):
         sweep_chunks(None, members)
+    with pytest.raises(TypeError, match=r"fn must take \(member\)"):
+        sweep_chunks(lambda: 1, members)
 
 
 @pytest.mark.parametrize(
     ("result", "match"),
-    [("text", r"result\['out'\] is 'text'"), (jax.random.key, "PRNG key"), (object, "arrays")],
+    [
+        ("text", r"result\['out'\] is 'text'"),
+        (jax.random.key, "PRNG key"),
+        (object, "arrays"),
+        (np.array(["a"]), "arrays"),
+        (np.array([None]), "arrays"),
+        (np.array([1], "M8[s]"), "arrays"),
+        (2**40, r"result\['out'\] is 1099511627776"),
+    ],
 )
 @pytest.mark.parametrize("batching", ["map", "vmap"])
 def test_results_must_be_arrays(batching, result, match):

@@ -32,6 +32,9 @@ MACHINE = {
 """Fields that say how a run is carried out, not, but for rounding, what it computes: a resumed run
 may change them."""
 
+SOURCES = {"corpus", "dataset", "num_shards"}
+"""Fields that say where data lie: what they are is known by their hash."""
+
 CACHE = Path("~/.cache/kadam_jax")
 
 
@@ -228,10 +231,10 @@ def _value(config: TrainConfig, name: str, word: str) -> float:
 def identity(config: TrainConfig) -> dict[str, Any]:
     """What a resumed run must have in common with the run that it goes on from: JSON.
 
-    Everything but how the run is carried out; where the learning rate does not depend on it, the
-    number of steps may change too, so that a finished run can be made longer.
+    Everything but how the run is carried out and where its data lie; where the learning rate does
+    not depend on it, the number of steps may change too, so that a finished run can be made longer.
     """
-    free = MACHINE | ({"num_steps"} if config.schedule == "constant" else set())
+    free = MACHINE | SOURCES | ({"num_steps"} if config.schedule == "constant" else set())
     return {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in flatten(config).items()

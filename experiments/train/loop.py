@@ -191,7 +191,8 @@ class _Loop:
             written = set()
             if self._is_writer:
                 with atomic(self._job.folder / CONFIG) as path:
-                    path.write_text(json.dumps(facts, indent=2, sort_keys=True) + "\n")
+                    record = {**facts, "data.name": self._job.data.name}
+                    path.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
                 log = MetricsLog(
                     self._job.folder, self._labels, done=done, tensorboard=self._job.tensorboard
                 )

@@ -102,6 +102,22 @@ def test_a_run_writes_metrics_checkpoints_and_configuration(train, tmp_path):
     assert (code, "give one of them" in messages) == (2, True)
 
 
+def test_a_run_goes_on_with_the_same_data_wherever_they_lie(train, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    text = "The quick brown fox jumps. " * 400
+    for folder in ("a", "b", "c"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "c.txt").write_text(text if folder != "c" else text.upper())
+    common = ("text", *TINY, "--set", "optimizer=sgd", "--set", f"cache={tmp_path}/cache")
+    for place, corpus in enumerate(["a/c.txt", "~/b/c.txt", str(tmp_path / "b/*.txt")]):
+        code, _, messages = train(*common, "--set", f"corpus={corpus}", *["--resume"][:place])
+        assert code == 0, messages
+        assert json.loads((tmp_path / "run/config.json").read_text())["data.name"] == corpus
+    code, _, messages = train(*common, "--set", "corpus=c/c.txt", "--resume")
+    assert (code, "data.sha256: " in messages) == (2, True), messages
+
+
 def test_a_sweep_of_images_measures_accuracy(train, tmp_path):
     tiny = ("--preset", "smoke", "--set", "model.width=0.015625", "--set", "num_steps=2")
     few = ("--set", "batch_size=4", "--set", "eval_batches=1", "--set", "warmup_steps=0")

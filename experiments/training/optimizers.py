@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
@@ -56,7 +57,6 @@ def make_optimizer(
     Returns:
       Gradient clipping, if there is any, before the optimizer with its schedule.
 
-    >>> import jax.numpy as jnp
     >>> from experiments.train.config import TextTraining, hyperparameters
     >>> config = TextTraining(optimizer="sgd", b1=0.0, learning_rate=0.5, clip_norm=2.0)
     >>> optimizer = make_optimizer(config, hyperparameters(config))
@@ -73,7 +73,10 @@ def make_optimizer(
     after = SCHEDULES[config.schedule](config.num_steps - warmup_steps, config.final_rate)
     warmup = optax.linear_schedule(0.0, 1.0, warmup_steps)
     shape = optax.join_schedules([warmup, after], [warmup_steps])
-    optimizer = OPTIMIZERS[config.optimizer](lambda count: at.learning_rate * shape(count), at)
+    dtype = jnp.result_type(at.learning_rate)  # where JAX has float64, a schedule's is that
+    optimizer = OPTIMIZERS[config.optimizer](
+        lambda count: at.learning_rate * jnp.asarray(shape(count), dtype), at
+    )
     if "clip_norm" not in hyperparameters:
         return optimizer
     return optax.chain(optax.clip_by_global_norm(at.clip_norm), optimizer)

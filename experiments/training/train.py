@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh, PartitionSpec
 from jax.typing import ArrayLike
@@ -142,7 +143,7 @@ def member_programs(
     """
     if members_at_once is None and mesh.devices.flat[0].platform == "cpu":
         members_at_once = 1  # batched small matrices gain nothing there
-    columns = {name: jnp.asarray(column) for name, column in members.items()}
+    columns = {name: _column(column) for name, column in members.items()}
 
     def start_one(member):
         init_key, _ = jax.random.split(jax.random.key(member["seed"]))
@@ -191,14 +192,27 @@ def member_programs(
     )
 
 
+def _column(values: ArrayLike) -> jax.Array:
+    """A hyperparameter of all members, in float32 as parameters are, also where JAX has 64 bits."""
+    return jnp.asarray(values, jnp.float32 if np.asarray(values).dtype.kind == "f" else None)
+
+
 def _update(loss_fn, optimizer, carry, batch, key):
-    """A step on the carry (params, state, opt_state): the next one, the loss, the gradient."""
+    """A step on the carry (params, state, opt_state): the next one, the loss, the gradient.
+
+    The next one has the dtypes of the first, whatever those of the hyperparameters are.
+    """
     params, state, opt_state = carry
     (loss, state), grads = jax.value_and_grad(loss_fn, has_aux=True)(params, state, batch, key)
-    updates, found = optimizer.update(grads, opt_state, params)
-    # Of float64 hyperparameters some of optax's states would be float64 from the first step on.
-    found = jax.tree.map(lambda new, old: new.astype(old.dtype), found, opt_state)
-    return (optax.apply_updates(params, updates), state, found), loss, grads
+    updates, opt_state = optimizer.update(grads, opt_state, params)
+    after = optax.apply_updates(params, updates), state, opt_state
+    return jax.tree.map(_as_before, after, tuple(carry)), loss, grads
+
+
+def _as_before(after: ArrayLike, before: ArrayLike) -> ArrayLike:
+    """The value in the dtype that it had before; random keys have no other."""
+    dtype = jnp.result_type(before)
+    return after if jnp.result_type(after) == dtype else jnp.asarray(after, dtype)
 
 
 def _over_members(fn: Callable[..., Any], mesh: Mesh, at_once: int | None) -> Callable[..., Any]:

@@ -352,6 +352,20 @@ def test_metrics_are_those_of_a_literal_loop(uninterrupted):
             assert label.items() <= line.items()
 
 
+@pytest.mark.parametrize("clip_norm", [None, 1.0])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_with_64_bits_every_optimizer_trains_in_the_dtypes_of_32(name, clip_norm, x64):
+    config = dataclasses.replace(CONFIG, optimizer=name, clip_norm=clip_norm, weight_decay=0.1)
+    made = programs(config, SWEEP)
+    state, losses = run_steps(made, toy_batches(3), [3])
+    assert jax.tree.map(lambda leaf: leaf.dtype, state) == jax.tree.map(
+        lambda leaf: leaf.dtype, made[0].template
+    )
+    floats = {leaf.dtype for leaf in jax.tree.leaves(state) if leaf.dtype.kind == "f"}
+    assert floats == {losses.dtype} == {np.dtype(np.float32)}
+    assert np.isfinite(losses).all()
+
+
 def test_other_blocks_and_chunks_of_members_give_the_same_numbers():
     batches, config = toy_batches(6), dataclasses.replace(CONFIG, optimizer="sgd")
     reference = run_steps(programs(config, SWEEP), batches, [6])

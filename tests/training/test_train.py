@@ -7,6 +7,7 @@ import numpy as np
 import optax
 import pytest
 
+from experiments.contenders import CONTENDERS, schedule
 from experiments.data import byte_corpus, load_corpus
 from experiments.training.tasks import Task, language_task
 from experiments.training.train import train_member
@@ -68,6 +69,43 @@ def test_a_member_is_the_same_wherever_it_stands():
     backwards = sweep(fn, {name: column[::-1] for name, column in members.items()}, chunk_size=1)
     np.testing.assert_allclose(whole, backwards[::-1], rtol=1e-5)
     assert len(np.unique(whole)) == whole.size  # every seed and step draws its own
+
+
+def layers():
+    """Parameters of all kinds that optimizers tell apart, float32; the loss pulls them to 0."""
+    shapes = {"embedding": (3, 4), "up": (4, 6), "scale": (4,)}
+
+    def init(key):
+        keys = zip(shapes.items(), jax.random.split(key, len(shapes)), strict=True)
+        return {name: jax.random.normal(k, s, jnp.float32) for (name, s), k in keys}, {}
+
+    def loss(params, state, batch, key):
+        return sum((leaf**2).sum() for leaf in jax.tree.leaves(params)) / 2 + 0 * batch, state
+
+    def sample(key):
+        return jax.random.normal(key, dtype=jnp.float32)
+
+    return Task(init, sample, loss, sample, evaluate=None)
+
+
+@pytest.mark.parametrize("name", CONTENDERS)
+def test_with_64_bits_a_contender_keeps_the_dtypes_of_its_state(name, x64):
+    """Hyperparameters of a sweep are float64 there, parameters stay float32."""
+    contender, at = CONTENDERS[name], {"rate": 0.1, **CONTENDERS[name].usual}
+    members = {key: jnp.asarray([value, value]) for key, value in at.items()}
+    assert members["rate"].dtype == jnp.float64
+    shape = schedule(contender, 4, 1, 0.1)
+
+    def run(member):
+        optimizer = contender.make(member, shape)
+        return train_member(layers(), optimizer, seed=0, num_steps=4)
+
+    ours, alone = jax.jit(jax.vmap(run))(members), jax.jit(lambda: run(at))()
+    for found, expected in zip(jax.tree.leaves(ours), jax.tree.leaves(alone), strict=True):
+        assert found.dtype == expected.dtype
+        np.testing.assert_allclose(found[0], expected, rtol=1e-4, atol=1e-6)
+    assert {leaf.dtype for leaf in jax.tree.leaves(ours.params)} == {jnp.dtype("float32")}
+    assert ours.loss[0, -1] < ours.loss[0, 0]
 
 
 def test_seed_and_hyperparameters_may_be_traced():

@@ -1,4 +1,4 @@
-"""Estimates with intervals, and means and medians over seeds as variables of a dataset."""
+"""Estimates with intervals, what other seeds choose, and numbers of a figure as variables."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -6,7 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import xarray as xr
+from numpy.typing import ArrayLike
 from scipy import stats
+
+from experiments.core.store import named
+
+RESAMPLES = 9999
+"""Of a bootstrap."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +30,29 @@ class Estimate:
     low: float
     high: float
     n: int
+
+    @classmethod
+    def of(cls, ends: ArrayLike, n: int) -> "Estimate":
+        """The estimate that an array over `end` holds, the other way round from `ends`."""
+        return cls(*np.asarray(ends, float).tolist(), n)
+
+    @property
+    def ends(self) -> np.ndarray:
+        """(value, low, high), shape (3,): a variable over `end` in a dataset."""
+        return np.array([self.value, self.low, self.high])
+
+    def opened(self, *, lower: bool = False, higher: bool = False) -> "Estimate":
+        """The estimate where the truth may be `lower` or `higher` than was measured.
+
+        That is so where a tuned value lies at an end of its range. Nothing stays nothing.
+
+        >>> Estimate(2.0, 1.0, 3.0, 5).opened(higher=True)
+        Estimate(value=2.0, low=1.0, high=inf, n=5)
+        """
+        if math.isnan(self.value):
+            return NOTHING
+        low = -math.inf if lower else self.low
+        return Estimate(self.value, low, math.inf if higher else self.high, self.n)
 
 
 NOTHING = Estimate(math.nan, math.nan, math.nan, 0)
@@ -64,12 +93,6 @@ def median(samples: Sequence[float] | np.ndarray, coverage: float = 0.9) -> Esti
     return Estimate(float(np.median(ordered)), low, high, n)
 
 
-def fitted(line: xr.DataArray, n: int) -> Estimate:
-    """The estimate behind an array (value, low, high)."""
-    value, low, high = line.values.tolist()
-    return Estimate(value, low, high, n)
-
-
 def every_median(values: xr.DataArray, seed: str = "seed") -> Estimate:
     """`median` over seeds at each point: the median of them, lowest and highest end of any.
 
@@ -94,51 +117,195 @@ def median_over_seeds(values: xr.DataArray, seed: str = "seed") -> Estimate:
 
 ENDS = ("value", "low", "high")
 """The `end` coordinate: a variable with this dimension alone is a number with an interval."""
-END_LABEL = {"end": ("value, or end of its interval", "1")}
-
-Statistics = Mapping[str, tuple[xr.DataArray, str, str]]
-"""By name: one value for each seed, what it is, and its units."""
-Numbers = tuple[dict[str, tuple[str, np.ndarray]], dict[str, tuple[str, str]]]
-"""Variables over `end`, and their long_name and units for `labelled`."""
 
 
-def mean_interval(values: xr.DataArray | np.ndarray) -> np.ndarray:
-    """The mean of independent values with its 95% interval by Student's t, shape (3,) as `ENDS`.
+def mean(values: ArrayLike) -> Estimate:
+    """The mean of independent values with its 95% interval by Student's t.
 
-    NaN ends for a single value; all NaN if a value is.
+    The ends are NaN for a single value; everything is if a value is.
 
-    >>> mean_interval(np.array([1.0, 2.0, 3.0])).round(2).tolist()
+    >>> mean([1.0, 2.0, 3.0]).ends.round(2).tolist()
     [2.0, -0.48, 4.48]
-    >>> mean_interval(np.array([2.0, 2.0, 2.0])).tolist()
+    >>> mean([2.0, 2.0, 2.0]).ends.tolist()
     [2.0, 2.0, 2.0]
     """
     values = np.asarray(values, np.float64).ravel()
-    mean = values.mean()
-    half = stats.t.ppf(0.975, values.size - 1) * stats.sem(values) if values.size > 1 else np.nan
-    return np.array([mean, mean - half, mean + half])
+    middle = values.mean()
+    half = student(values.size) * stats.sem(values) if values.size > 1 else np.nan
+    return Estimate.of([middle, middle - half, middle + half], values.size)
 
 
-def median_interval(values: xr.DataArray | np.ndarray) -> np.ndarray:
-    """`median` of independent values with its interval, shape (3,) as `ENDS`.
+def student(n: int) -> float:
+    """How many standard errors of n values' mean its 95% interval reaches to each side."""
+    return stats.t.ppf(0.975, n - 1)
 
-    >>> median_interval(np.array([3.0, 1.0, 2.0, 5.0, 4.0])).tolist()
-    [3.0, 1.0, 5.0]
+
+def geometric_mean(ratios: ArrayLike) -> Estimate:
+    """The geometric mean of independent ratios with its 95% interval, Student's t on logarithms.
+
+    >>> geometric_mean([0.5, 0.5, 0.5]).ends.round(3).tolist()
+    [0.5, 0.5, 0.5]
     """
-    estimate = median(np.asarray(values))
-    return np.array([estimate.value, estimate.low, estimate.high])
+    logarithms = mean(np.log(ratios))
+    return Estimate.of(np.exp(logarithms.ends), logarithms.n)
 
 
-def means_over_seeds(statistics: Statistics) -> Numbers:
-    """The numbers that a figure states; its dataset needs the coordinate `end`, `list(ENDS)`."""
-    return _over_seeds(statistics, mean_interval, "mean over seeds, 95% interval")
+def paired_mean(differences: ArrayLike) -> Estimate:
+    """The mean of paired differences with a 95% interval: a bootstrap's, widened to Student's t.
+
+    The bootstrap (BCa, the pairs resampled) follows a skewed distribution, but it is too narrow for
+    few seeds: of 5, 10 and 20 normal differences it covers the mean in 84%, 91% and 93% of cases,
+    Student's interval in 95%. Each end is the outer one of the two.
+
+    Args:
+      differences: One for each seed, two or more.
+
+    Returns:
+      The estimate; all NaN if a difference is not finite.
+
+    Raises:
+      ValueError: If there are fewer than 2.
+
+    >>> paired_mean([1.0, 2.0, 3.0, 4.0, 5.0]).ends.round(1).tolist()
+    [3.0, 1.0, 5.0]
+    >>> paired_mean([2.0, 2.0]).ends.tolist()
+    [2.0, 2.0, 2.0]
+    """
+    values = _at_least_two(differences)
+    if not np.isfinite(values).all():
+        return Estimate.of(np.full(3, np.nan), values.size)
+    if np.ptp(values) == 0:
+        return exact(values[0], values.size)
+    found = stats.bootstrap((values,), np.mean, n_resamples=RESAMPLES, rng=np.random.default_rng(0))
+    low, high = found.confidence_interval
+    plain = mean(values)
+    return Estimate(plain.value, min(plain.low, low), max(plain.high, high), values.size)
 
 
-def medians_over_seeds(statistics: Statistics) -> Numbers:
+def paired_p_value(differences: ArrayLike) -> float:
+    """The probability under a mean paired difference of 0, two-sided, by Student's t.
+
+    A bootstrap of a few seeds cannot give the small probabilities that many comparisons need.
+
+    Args:
+      differences: One for each seed, two or more.
+
+    Returns:
+      The probability; NaN if a difference is not finite.
+
+    Raises:
+      ValueError: If there are fewer than 2.
+
+    >>> round(paired_p_value([1.0, 2.0, 3.0]), 4)
+    0.0742
+    """
+    values = _at_least_two(differences)
+    if not np.isfinite(values).all():
+        return np.nan
+    if np.ptp(values) == 0:
+        return float(values[0] == 0)
+    return float(stats.ttest_1samp(values, 0.0).pvalue)
+
+
+def _at_least_two(differences: ArrayLike) -> np.ndarray:
+    values = np.asarray(differences, np.float64).ravel()
+    if values.size < 2:
+        raise ValueError(f"differences must be of at least 2 seeds, got {values.size}")
+    return values
+
+
+def holm(p_values: ArrayLike) -> np.ndarray:
+    """Holm's adjusted p-values: below α, a hypothesis of the family is rejected at level α.
+
+    p̃₍ᵢ₎ = max over j <= i of min(1, (m - j + 1) p₍ⱼ₎) with the m values in rising order (Holm,
+    "A simple sequentially rejective multiple test procedure", 1979).
+
+    Args:
+      p_values: Shape (m,); NaN counts as 1, since it is not evidence.
+
+    Returns:
+      Shape (m,).
+
+    >>> holm([0.01, 0.04, 0.03]).round(2).tolist()
+    [0.03, 0.06, 0.06]
+    """
+    values = np.nan_to_num(np.asarray(p_values, np.float64), nan=1.0)
+    order = np.argsort(values, kind="stable")
+    scaled = values[order] * np.arange(len(values), 0, -1)
+    adjusted = np.empty_like(values)
+    adjusted[order] = np.minimum(np.maximum.accumulate(scaled), 1.0)
+    return adjusted
+
+
+def spearman(x: ArrayLike, y: ArrayLike) -> float:
+    """Spearman's correlation of the pairs without NaN; NaN itself where one side is constant.
+
+    >>> round(spearman([1.0, 2.0, 3.0, 4.0], [9.0, 8.0, 1.0, np.nan]), 6)
+    -1.0
+    """
+    x, y = np.asarray(x, float), np.asarray(y, float)
+    kept = ~(np.isnan(x) | np.isnan(y))
+    if kept.sum() < 2 or np.ptp(x[kept]) == 0 or np.ptp(y[kept]) == 0:
+        return np.nan
+    return float(stats.spearmanr(x[kept], y[kept]).statistic)
+
+
+def at_end(place: ArrayLike, size: int) -> np.ndarray:
+    """Whether places along an axis of that size are its first or last: beyond may be better.
+
+    >>> at_end([0, 1, 2], 3).tolist()
+    [True, False, True]
+    """
+    return np.isin(place, [0, size - 1])
+
+
+def best_on_other_seeds(loss: xr.DataArray, over: str) -> xr.DataArray:
+    """For each seed the place along `over` with the lowest mean loss of all other seeds.
+
+    A setting that diverges (NaN) on one of those is never chosen while another is left.
+
+    Args:
+      loss: Held-out losses with the dimensions `seed`, two or more, `over`, and any others.
+
+    Returns:
+      Places along `over`, with the other dimensions.
+
+    >>> loss = xr.DataArray([[1.0, 5.0, 1.0], [2.0, 2.0, 2.0]], dims=("rate", "seed"))
+    >>> best_on_other_seeds(loss, "rate").values  # without seed 1's, rate 0 is the better
+    array([1, 0, 1])
+    """
+    places = np.arange(loss.sizes["seed"])
+    means = [loss.isel(seed=places != seed).mean("seed", skipna=False) for seed in places]
+    return xr.concat(means, "seed").fillna(np.inf).argmin(over)
+
+
+Statistics = Mapping[str, tuple[xr.DataArray, str, str]]
+"""By name: one value for each seed, what it is, and its units."""
+
+
+def means_over_seeds(statistics: Statistics) -> dict[str, xr.DataArray]:
+    """The numbers that a figure states, over the coordinate `end`, for `Dataset.assign`.
+
+    >>> gains = xr.DataArray([1.0, 2.0, 3.0], dims="seed")
+    >>> found = means_over_seeds({"gain": (gains, "gain", "nat/token")})["gain"]
+    >>> float(found.sel(end="value")), found.long_name
+    (2.0, 'gain, mean over seeds, 95% interval')
+    """
+    return _over_seeds(statistics, mean, "mean over seeds, 95% interval")
+
+
+def medians_over_seeds(statistics: Statistics) -> dict[str, xr.DataArray]:
     """The same as medians."""
-    return _over_seeds(statistics, median_interval, "median over seeds, order statistics")
+    return _over_seeds(statistics, median, "median over seeds, order statistics")
 
 
-def _over_seeds(statistics: Statistics, interval: Callable, what: str) -> Numbers:
-    numbers = {name: ("end", interval(values)) for name, (values, *_) in statistics.items()}
-    labels = {name: (f"{label}, {what}", units) for name, (_, label, units) in statistics.items()}
-    return numbers, labels
+def _over_seeds(statistics: Statistics, estimate: Callable, how: str) -> dict[str, xr.DataArray]:
+    return {
+        name: number(estimate(values), f"{label}, {how}", units)
+        for name, (values, label, units) in statistics.items()
+    }
+
+
+def number(estimate: Estimate, long_name: str, units: str) -> xr.DataArray:
+    """An estimate as a labelled variable over the coordinate `end`."""
+    return named(xr.DataArray(estimate.ends, {"end": list(ENDS)}, ("end",)), long_name, units)

@@ -23,6 +23,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -100,18 +101,52 @@ def check_writable(folder: Path) -> None:
         raise Failed(f"{there} is no folder that can be written to; name another with --results")
 
 
-def labelled(dataset: xr.Dataset, labels: Mapping[str, tuple[str, str]]) -> xr.Dataset:
+def named(variable: Any, long_name: str, units: str = "1") -> xr.Variable | xr.DataArray:
+    """A variable with what it is and its units, where it is made.
+
+    Args:
+      variable: A DataArray, whose other attributes go, or a pair of dimensions and values.
+      long_name: What it is.
+      units: Its units, "1" for a number without any.
+
+    >>> named(("step", [1, 2]), "steps done", "step").attrs
+    {'long_name': 'steps done', 'units': 'step'}
+    """
+    attrs = {"long_name": long_name, "units": units}
+    if isinstance(variable, xr.DataArray):
+        variable = variable.copy(deep=False)
+        variable.attrs = attrs
+        return variable
+    return xr.Variable(*variable, attrs)
+
+
+COORDINATES: Mapping[str, tuple[str, str]] = {
+    "C": ("C(β, γ) = 2/γ - 1/β - 1", "1"),
+    "b1": ("γ", "1"),
+    "b2": ("β", "1"),
+    "end": ("value, or end of its interval", "1"),
+    "seed": ("seed", "1"),
+    "step": ("optimizer steps done before, n", "step"),
+}
+"""long_name and units of coordinates that mean the same in every figure."""
+
+
+def labelled(
+    dataset: xr.Dataset, labels: Mapping[str, tuple[str, str]] = MappingProxyType({})
+) -> xr.Dataset:
     """The dataset with `long_name` and `units` on every variable and coordinate.
 
     Args:
       dataset: Any.
-      labels: long_name and units by name.
+      labels: long_name and units by name, of those that have none and are not in `COORDINATES`.
 
     Raises:
       KeyError: If a name has no label.
     """
-    for name in dataset.variables:
-        dataset[name].attrs = dict(zip(("long_name", "units"), labels[str(name)], strict=True))
+    for name, variable in dataset.variables.items():
+        if "long_name" not in variable.attrs:
+            label = labels[str(name)] if name in labels else COORDINATES[str(name)]
+            dataset[name].attrs = dict(zip(("long_name", "units"), label, strict=True))
     return dataset
 
 

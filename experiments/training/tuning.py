@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import xarray as xr
 from numpy.typing import ArrayLike
 
 from experiments.core.config import check_least
@@ -97,23 +96,3 @@ def choose_by_halving(
     losses = np.concatenate([known, further], -1)
     best = lowest(losses.mean(-1))[:, None]
     return Finalists(places, losses, np.take_along_axis(places, best, 1)[:, 0])
-
-
-def best_on_other_seeds(loss: xr.DataArray, over: str) -> xr.DataArray:
-    """For each seed the place along `over` with the lowest mean loss of all other seeds.
-
-    A setting that diverges (NaN) on one of those is never chosen while another is left.
-
-    Args:
-      loss: Held-out losses with the dimensions `seed`, two or more, `over`, and any others.
-
-    Returns:
-      Places along `over`, with the other dimensions.
-
-    >>> loss = xr.DataArray([[1.0, 5.0, 1.0], [2.0, 2.0, 2.0]], dims=("rate", "seed"))
-    >>> best_on_other_seeds(loss, "rate").values  # without seed 1's, rate 0 is the better
-    array([1, 0, 1])
-    """
-    places = np.arange(loss.sizes["seed"])
-    means = [loss.isel(seed=places != seed).mean("seed", skipna=False) for seed in places]
-    return xr.concat(means, "seed").fillna(np.inf).argmin(over)

@@ -7,8 +7,8 @@ import optax
 import pytest
 from optax import contrib
 
+from experiments.core.stats import holm, paired_mean, paired_p_value
 from experiments.data import byte_corpus
-from experiments.figures.optimizer.paired_statistics import holm, paired_interval, paired_p_value
 from experiments.training.contenders import (
     CONTENDERS,
     USUAL,
@@ -160,7 +160,7 @@ def test_paired_intervals_cover_the_mean_even_with_few_seeds():
     rng = np.random.default_rng(0)
     covered = 0
     for _ in range(100):
-        _, low, high = paired_interval(rng.normal(1.0, 1.0, 5))
+        _, low, high = paired_mean(rng.normal(1.0, 1.0, 5)).ends
         covered += low <= 1.0 <= high
     assert covered >= 91
 
@@ -169,16 +169,16 @@ def test_a_paired_interval_excludes_0_only_where_the_test_does():
     rng = np.random.default_rng(1)
     for _ in range(20):
         differences = rng.exponential(1.0, 6) - 0.3
-        _, low, high = paired_interval(differences)
+        _, low, high = paired_mean(differences).ends
         assert low <= 0 <= high or paired_p_value(differences) < 0.05
 
 
 def test_differences_that_are_not_finite_say_nothing():
-    assert np.isnan(paired_interval([1.0, np.inf])).all()
+    assert np.isnan(paired_mean([1.0, np.inf]).ends).all()
     assert np.isnan(paired_p_value([1.0, np.nan]))
     assert holm([np.nan, 0.01]).tolist() == [1.0, 0.02]
     with pytest.raises(ValueError, match="at least 2"):
-        paired_interval([1.0])
+        paired_mean([1.0])
 
 
 def test_holm_never_rejects_what_bonferroni_keeps_out_of_order():

@@ -6,11 +6,9 @@ Rates rise by one factor; losses that are not finite are those of diverged runs.
 from typing import NamedTuple
 
 import numpy as np
-import xarray as xr
 from numpy.typing import ArrayLike
 from scipy.interpolate import PchipInterpolator
 
-from experiments.core.stats import mean_interval
 from experiments.training.tuning import lowest
 
 
@@ -117,14 +115,3 @@ def _finite_around(losses: np.ndarray) -> np.ndarray:
     places = np.flatnonzero(np.isfinite(losses))
     runs = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)
     return next((run for run in runs if lowest(losses) in run), places)
-
-
-def ratio_interval(ratios: xr.DataArray | np.ndarray) -> np.ndarray:
-    """The geometric mean of ratios with its 95% interval, Student's t on their logarithms.
-
-    Shape (3,) as `experiments.core.stats.ENDS`.
-
-    >>> ratio_interval(np.array([0.5, 0.5, 0.5])).round(3).tolist()
-    [0.5, 0.5, 0.5]
-    """
-    return np.exp(mean_interval(np.log(ratios)))

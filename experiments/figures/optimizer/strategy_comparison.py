@@ -18,7 +18,7 @@ from scipy import stats
 
 from experiments.core.config import check_ks, check_rising
 from experiments.core.run import Run
-from experiments.core.stats import END_LABEL, ENDS
+from experiments.core.stats import ENDS
 from experiments.core.store import labelled
 from experiments.training.trials import Trial
 from kadam_jax import STRATEGIES, grid, per_stage_decays, points, scale_by_kadam
@@ -281,7 +281,7 @@ def analyse(
     for arm in data.arm.values[1:].tolist():
         numbers[f"gain_{arm}"] = ("end", data.gain.sel(arm=arm).values)
         labels[f"gain_{arm}"] = (f"{measure} of Adam less that of {arm}, fresh seeds", units)
-    return labelled(data.assign(numbers), labels | END_LABEL)
+    return labelled(data.assign(numbers), labels)
 
 
 LABELS: Mapping[str, tuple[str, str | None]] = {

@@ -35,7 +35,6 @@ LABELS = {
     "b1": ("γ", "1"),
     "b2": ("β", "1"),
     "C": ("C(β, γ) = 2/γ - 1/β - 1", "1"),
-    "seed": ("seed", "1"),
     "evaluation": ("optimizer steps done before, n", "step"),
     "horizon": ("part of the run: its first third, or all of it", "1"),
     "horizon_steps": ("steps of that part", "step"),

@@ -40,7 +40,6 @@ Schedule = Callable[[Mapping[str, jax.Array]], optax.Schedule]
 LABELS = {
     "b1": ("γ", "1"),
     "b2": ("β", "1"),
-    "seed": ("seed", "1"),
     "step": ("optimizer steps done before, n", "step"),
     "C": ("C(β, γ) = 2/γ - 1/β - 1", "1"),
     "exact_rate": ("growth rate of the exact bound, ln(γ/√β)", "1/step"),

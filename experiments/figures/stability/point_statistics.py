@@ -2,11 +2,9 @@
 
 from collections.abc import Mapping
 
-import numpy as np
 import xarray as xr
-from scipy import stats
 
-from experiments.core.stats import means_over_seeds
+from experiments.core.stats import at_end, best_on_other_seeds, means_over_seeds, spearman
 
 
 def rank_correlation(values: xr.DataArray, loss: xr.DataArray) -> xr.DataArray:
@@ -24,14 +22,8 @@ def rank_correlation(values: xr.DataArray, loss: xr.DataArray) -> xr.DataArray:
     -1.0
     """
 
-    def correlation(x, y):
-        kept = ~np.isnan(y)
-        if np.ptp(y[kept]) == 0:
-            return np.nan
-        return stats.spearmanr(x[kept], y[kept]).statistic
-
     core = [["point"], ["point"]]
-    return xr.apply_ufunc(correlation, values, loss, input_core_dims=core, vectorize=True)
+    return xr.apply_ufunc(spearman, values, loss, input_core_dims=core, vectorize=True)
 
 
 def excess_over_best_other(loss: xr.DataArray, place: int) -> xr.DataArray:
@@ -49,8 +41,7 @@ def excess_over_best_other(loss: xr.DataArray, place: int) -> xr.DataArray:
     [0.5, -1.0]
     """
     others = loss.drop_isel(point=place)
-    elsewhere = others.sum("seed", skipna=False) - others
-    return loss.isel(point=place) - others.isel(point=elsewhere.fillna(np.inf).argmin("point"))
+    return loss.isel(point=place) - others.isel(point=best_on_other_seeds(others, "point"))
 
 
 def spread(loss: xr.DataArray) -> xr.DataArray:
@@ -61,7 +52,7 @@ def spread(loss: xr.DataArray) -> xr.DataArray:
 def optimum(loss: xr.DataArray) -> dict[str, xr.DataArray]:
     """The place of the lowest mean over seeds, and whether the points end there."""
     place = loss.mean("seed").argmin("point")
-    return {"best_point": place, "best_at_edge": place.isin([0, loss.sizes["point"] - 1])}
+    return {"best_point": place, "best_at_edge": (place.dims, at_end(place, loss.sizes["point"]))}
 
 
 def stated(
@@ -70,7 +61,7 @@ def stated(
     horizons: Mapping[str, str],
     where: str = "",
     suffix: str = "",
-) -> tuple[dict[str, tuple[str, np.ndarray]], dict[str, tuple[str, str]]]:
+) -> dict[str, xr.DataArray]:
     """`means_over_seeds` of each statistic up to each horizon; correlations stay within ±1.
 
     Args:
@@ -81,9 +72,9 @@ def stated(
       suffix: Behind a variable's name.
 
     Returns:
-      Variables and labels as `means_over_seeds` gives them.
+      What `means_over_seeds` gives.
     """
-    numbers, labels = means_over_seeds(
+    numbers = means_over_seeds(
         {
             f"{name}_{horizon}{suffix}": (
                 data[name].sel(horizon=horizon),
@@ -94,10 +85,10 @@ def stated(
             for horizon, part in horizons.items()
         }
     )
-    for name, (dim, values) in numbers.items():
-        if name.startswith("rank_correlation"):
-            numbers[name] = (dim, values.clip(-1, 1))
-    return numbers, labels
+    return {
+        name: number.clip(-1, 1, keep_attrs=True) if name.startswith("rank_correlation") else number
+        for name, number in numbers.items()
+    }
 
 
 OPTIMUM_LABELS = {

@@ -13,6 +13,7 @@ from scipy import stats
 from experiments.core.claims import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, judge
 from experiments.core.config import to_json
 from experiments.core.run import Run
+from experiments.core.stats import paired_mean
 from experiments.core.store import ChunkStore
 from experiments.data import byte_corpus
 from experiments.data.images import Images, load_images
@@ -34,7 +35,6 @@ from experiments.figures.optimizer.decay_search.claims import CLAIMS
 from experiments.figures.optimizer.decay_search.plot import plot
 from experiments.figures.optimizer.decay_search.run import compute
 from experiments.figures.optimizer.decay_search.stages import ARMS, SEARCHED, stages
-from experiments.figures.optimizer.paired_statistics import paired_interval
 from experiments.training import trials
 from experiments.training.train import TrainResult
 from kadam_jax import kadam
@@ -238,11 +238,11 @@ def test_on_the_second_task_the_rate_alone_is_tuned_again(data, name):
 
 def test_differences_are_paired_by_seed(data):
     difference = data.test.sel(arm=ADAMW) - data.test.sel(arm=SEARCHED)
-    np.testing.assert_array_equal(data.gain_searched, paired_interval(difference))
+    np.testing.assert_array_equal(data.gain_searched, paired_mean(difference).ends)
     assert (data.gain.sel(arm=ADAMW) == 0).all()
     (best,) = data.arm.values[data.is_best_strategy.values]
     difference = data.test.sel(arm=best) - data.test.sel(arm=SEARCHED)
-    np.testing.assert_array_equal(data.gain_over_strategies, paired_interval(difference))
+    np.testing.assert_array_equal(data.gain_over_strategies, paired_mean(difference).ends)
 
 
 def test_rank_correlations_are_scipys_over_the_whole_box_without_what_diverged(data):

@@ -11,7 +11,7 @@ from scipy import stats
 from experiments.core.claims import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, judge
 from experiments.core.config import ConfigError, to_json
 from experiments.core.run import Run
-from experiments.core.stats import mean_interval
+from experiments.core.stats import mean, paired_mean
 from experiments.core.store import ChunkStore
 from experiments.data import byte_corpus
 from experiments.figures.optimizer.optimizer_comparison import FIGURE
@@ -25,7 +25,6 @@ from experiments.figures.optimizer.optimizer_comparison.gains import AXES, analy
 from experiments.figures.optimizer.optimizer_comparison.grids import Grid, first_few
 from experiments.figures.optimizer.optimizer_comparison.plot import plot
 from experiments.figures.optimizer.optimizer_comparison.run import compute
-from experiments.figures.optimizer.paired_statistics import paired_interval
 from experiments.training.contenders import CONTENDERS, schedule
 from experiments.training.trials import text_trial
 from models.nanogpt import GPTConfig
@@ -109,8 +108,8 @@ def test_grids_have_what_one_starts_from():
 def test_gains_are_paired_differences_to_adamw(data):
     gains = data.test.sel(arm="adamw") - data.test
     for arm in data.arm.values:
-        np.testing.assert_allclose(data.gain.sel(arm=arm), paired_interval(gains.sel(arm=arm)))
-    np.testing.assert_allclose(data.mean_test[0], mean_interval(data.test[0]))
+        np.testing.assert_allclose(data.gain.sel(arm=arm), paired_mean(gains.sel(arm=arm)).ends)
+    np.testing.assert_allclose(data.mean_test[0], mean(data.test[0]).ends)
     assert np.isnan(data.p_value.sel(arm="adamw"))
     assert (data.gain_inverse_exp_2 == data.gain.sel(arm="inverse_exp_2")).all()
 

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from experiments.core.claims import INCONCLUSIVE, judge
 from experiments.core.config import to_json
 from experiments.core.run import Run
+from experiments.core.stats import geometric_mean
 from experiments.core.store import ChunkStore
 from experiments.data import byte_corpus
-from experiments.figures.optimizer.rate_basins import basin, loss_at, optimum, ratio_interval
+from experiments.figures.optimizer.rate_basins import basin, loss_at, optimum
 from experiments.figures.optimizer.rate_sensitivity import FIGURE
 from experiments.figures.optimizer.rate_sensitivity.claims import CLAIMS, TWO_ADAM
 from experiments.figures.optimizer.rate_sensitivity.noise_response import noise_response
@@ -128,8 +129,8 @@ def test_a_loss_between_rates_is_between_their_losses():
 
 def test_ratios_and_their_inverses_have_the_same_interval():
     ratios = np.array([0.2, 0.5, 0.4])
-    value, low, high = ratio_interval(ratios)
-    np.testing.assert_allclose(ratio_interval(1 / ratios), [1 / value, 1 / high, 1 / low])
+    value, low, high = geometric_mean(ratios).ends
+    np.testing.assert_allclose(geometric_mean(1 / ratios).ends, [1 / value, 1 / high, 1 / low])
 
 
 # Noise

@@ -18,7 +18,7 @@ import xarray as xr
 
 from experiments.core.config import check_rising
 from experiments.core.run import Run
-from experiments.core.stats import END_LABEL, ENDS, means_over_seeds
+from experiments.core.stats import ENDS, means_over_seeds
 from experiments.core.store import labelled
 from experiments.figures.flow.solver_cost.problems import (
     FlowProblem,
@@ -238,7 +238,7 @@ def analyse(config: Config, found: Mapping[str, Mapping[str, np.ndarray]]) -> xr
         "fewest": (exponential.fewest, "gradients that the exponential integrator needs", "1/step"),
         "order": (exponential.order, "order of the exponential integrator", "1"),
     }
-    numbers, labels = means_over_seeds(
+    numbers = means_over_seeds(
         {
             f"{key}_{problem}".replace(" ", "_"): (
                 values.sel(problem=problem),
@@ -249,10 +249,10 @@ def analyse(config: Config, found: Mapping[str, Mapping[str, np.ndarray]]) -> xr
             for key, (values, label, units) in columns.items()
         }
     )
-    return labelled(data.assign(numbers), LABELS | labels)
+    return labelled(data.assign(numbers), LABELS)
 
 
-LABELS = END_LABEL | {
+LABELS = {
     "error": ("distance to the converged solution at the end over displacement", "1"),
     "reference_error": ("the same of the converged solution itself, estimated", "1"),
     "largest_reference_error": ("largest error of a converged solution", "1"),
@@ -260,7 +260,6 @@ LABELS = END_LABEL | {
     "fewest": ("fewest gradients for the goal's error; infinite where no K has it", "1/step"),
     "order": ("observed order, minus the slope of ln error over ln K", "1"),
     "problem": ("what is minimised", "1"),
-    "seed": ("seed", "1"),
     "solver": ("method", "1"),
     "run": ("number of the run", "1"),
     "run_solver": ("method of the run", "1"),

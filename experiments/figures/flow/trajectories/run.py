@@ -13,7 +13,7 @@ import numpy as np
 import xarray as xr
 
 from experiments.core.run import Run
-from experiments.core.stats import END_LABEL, ENDS, medians_over_seeds
+from experiments.core.stats import ENDS, medians_over_seeds
 from experiments.core.store import labelled
 from experiments.figures.flow.trajectories.distances import (
     GROUPS,
@@ -200,8 +200,8 @@ def analyse(
             "end": list(ENDS),
         },
     )
-    numbers, labels = medians_over_seeds(_statistics(data))
-    return labelled(data.assign(numbers), LABELS | labels | END_LABEL)
+    numbers = medians_over_seeds(_statistics(data))
+    return labelled(data.assign(numbers), LABELS)
 
 
 def _ratio(distance: np.ndarray, displacement: np.ndarray) -> np.ndarray:
@@ -270,7 +270,6 @@ LABELS = {
     "flow": ("bias correction of the flow: the paper's, discrete, or self-consistent", "1"),
     "group": ("parameters: all measured, those of them outside of the embedding, drawn", "1"),
     "learning_rate": ("η", "1"),
-    "seed": ("seed", "1"),
     "step": ("optimizer steps done, n", "step"),
     "leaf": ("array that a drawn parameter stands in", "1"),
     "at": ("what is equal between learning rates", "1"),

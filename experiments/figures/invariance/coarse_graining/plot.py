@@ -5,7 +5,7 @@ import xarray as xr
 from matplotlib import axes, colormaps, figure
 
 from experiments.core import plot as plotting
-from experiments.core.stats import mean_interval
+from experiments.core.stats import mean
 from experiments.figures.invariance.coarse_graining.run import RUNS
 
 STYLES = {"adam": ("black", "-"), "coarse": ("tab:red", "--"), "reordered": ("tab:blue", ":")}
@@ -77,7 +77,7 @@ def _differences(panel: axes.Axes, data: xr.Dataset) -> str:
     for place, (loss, run, what, style) in enumerate(series):
         colour, _ = STYLES[run]
         difference = data[loss].sel(run=run) - data[loss].sel(run="adam")
-        ends = np.array([mean_interval(at) for at in difference.transpose("eval_step", "seed")])
+        ends = np.array([mean(at).ends for at in difference.transpose("eval_step", "seed")])
         panel.errorbar(
             data.eval_step + (place - 1) * shift,
             ends[:, 0],

@@ -17,7 +17,7 @@ import optax
 import xarray as xr
 
 from experiments.core.run import Run
-from experiments.core.stats import END_LABEL, ENDS, means_over_seeds
+from experiments.core.stats import ENDS, means_over_seeds
 from experiments.core.store import labelled
 from experiments.figures.invariance.queries_and_keys import others, stacked
 from experiments.training.config import TrainingConfig
@@ -197,8 +197,8 @@ def analyse(config: Config, trained: Mapping[str, np.ndarray]) -> xr.Dataset:
     )
     blocks = data.loss.coarsen(step=config.eval_every).mean()
     data["training_loss"] = blocks.drop_vars("step").rename(step="eval_step")
-    numbers, labels = means_over_seeds(_statistics(data))
-    return labelled(data.assign(numbers), LABELS | labels | END_LABEL)
+    numbers = means_over_seeds(_statistics(data))
+    return labelled(data.assign(numbers), LABELS)
 
 
 def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
@@ -243,7 +243,6 @@ LABELS = {
     ),
     "heldout_loss": ("mean cross-entropy of held-out batches", "nat/token"),
     "run": ("run", "1"),
-    "seed": ("seed", "1"),
     "step": ("optimizer steps done, n", "step"),
     "eval_step": ("optimizer steps done, n", "step"),
     "part": ("queries and keys, or all other parameters", "1"),

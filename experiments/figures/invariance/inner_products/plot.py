@@ -5,7 +5,7 @@ import xarray as xr
 from matplotlib import axes, figure
 
 from experiments.core import plot as plotting
-from experiments.core.stats import mean_interval
+from experiments.core.stats import mean
 from experiments.figures.invariance.inner_products.run import NETWORKS
 
 COLOURS = {"qk_norm": "tab:blue", "no_qk_norm": "tab:red"}
@@ -65,7 +65,7 @@ def _towards_the_end(panel: axes.Axes, data: xr.Dataset) -> str:
     run = data[["cosine", "own_share"]].sel(network="qk_norm").mean("slice")
     run = run.assign_coords(left=num_steps - run.step)
     binned = run.groupby_bins("left", edges, right=False).mean().transpose("left_bins", ...)
-    ends = np.array([mean_interval(of_seeds) for of_seeds in binned.cosine])
+    ends = np.array([mean(of_seeds).ends for of_seeds in binned.cosine])
     colour = COLOURS["qk_norm"]
     label = f"{NETWORKS['qk_norm']}: mean, 95% interval"
     plotting.band(panel, middles, *ends[:, [1, 0, 2]].T, color=colour, label=label)

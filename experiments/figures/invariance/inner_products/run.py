@@ -19,7 +19,7 @@ import optax
 import xarray as xr
 
 from experiments.core.run import Run
-from experiments.core.stats import END_LABEL, ENDS, means_over_seeds
+from experiments.core.stats import ENDS, means_over_seeds
 from experiments.core.store import labelled
 from experiments.figures.invariance.queries_and_keys import inner, stacked
 from experiments.training.config import TrainingConfig
@@ -219,8 +219,8 @@ def analyse(
     # By step N momentum has let through 1 - γ^(N-n) of g_n.
     data["own_share"] *= 1 - config.b1 ** (config.num_steps - data.step)
     data["radial_share"] = abs(data.radial / data.growth.where(data.growth != 0)).median("slice")
-    numbers, labels = means_over_seeds(_statistics(data))
-    return labelled(data.assign(numbers), LABELS | labels | END_LABEL)
+    numbers = means_over_seeds(_statistics(data))
+    return labelled(data.assign(numbers), LABELS)
 
 
 def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
@@ -264,7 +264,6 @@ LABELS = {
     "repeat_error": ("largest difference between W_N of both passes", "1"),
     "chance": ("root mean square cosine of random directions, 1/√entries", "1"),
     "network": ("network", "1"),
-    "seed": ("seed", "1"),
     "step": ("optimizer steps done before, n", "step"),
     "exact_step": ("optimizer steps done before, n", "step"),
     "slice": ("place among the queries and keys of all layers and heads", "1"),

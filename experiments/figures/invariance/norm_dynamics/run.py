@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from experiments.core.run import Run
-from experiments.core.stats import END_LABEL, ENDS, means_over_seeds
+from experiments.core.stats import ENDS, means_over_seeds
 from experiments.core.store import labelled
 from experiments.figures.invariance.norm_dynamics.norms import TERMS, discrete_norms, flow_norms
 from experiments.training.config import LAPTOP_MODEL, SMOKE_MODEL, TrainingConfig
@@ -165,8 +165,8 @@ def analyse(
             "end": list(ENDS),
         },
     )
-    numbers, labels = means_over_seeds(_statistics(data))
-    return labelled(data.assign(numbers), LABELS | labels | END_LABEL)
+    numbers = means_over_seeds(_statistics(data))
+    return labelled(data.assign(numbers), LABELS)
 
 
 def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
@@ -210,7 +210,6 @@ LABELS = {
     "flow_share": ("growth of ‖W‖² on the flow over ‖W_0‖²", "1"),
     "decay": ("decoupled weight decay", "1"),
     "weight_decay": ("λ", "1/learning rate"),
-    "seed": ("seed", "1"),
     "slice": ("place among the queries and keys of all layers and heads", "1"),
     "step": ("optimizer steps done, n", "step"),
     "b1": ("γ", "1"),

@@ -5,7 +5,7 @@ import xarray as xr
 from matplotlib import axes, figure
 
 from experiments.core import plot as plotting
-from experiments.core.stats import mean_interval
+from experiments.core.stats import mean
 
 DECAYS = {"λ = 0": "tab:orange", "λ > 0": "tab:blue"}
 ARMS = {
@@ -98,7 +98,7 @@ def _gains(panel: axes.Axes, data: xr.Dataset) -> str:
         for place, (decay, colour) in enumerate(DECAYS.items()):
             of_arms = gain.sel(split=split, decay=decay, arm=arms)
             y = np.arange(len(arms)) + 0.16 * (2 * place + row - 1.5)
-            ends = np.array([mean_interval(of_arm) for of_arm in of_arms.transpose("arm", "seed")])
+            ends = np.array([mean(of_arm).ends for of_arm in of_arms.transpose("arm", "seed")])
             panel.errorbar(
                 ends[:, 0],
                 y,

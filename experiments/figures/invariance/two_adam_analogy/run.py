@@ -18,7 +18,7 @@ from jax.typing import ArrayLike
 from scipy import signal
 
 from experiments.core.run import Run
-from experiments.core.stats import END_LABEL, ENDS, means_over_seeds
+from experiments.core.stats import ENDS, best_on_other_seeds, means_over_seeds
 from experiments.core.store import labelled
 from experiments.figures.invariance.queries_and_keys import (
     observed,
@@ -33,7 +33,6 @@ from experiments.figures.invariance.two_adam_analogy.second_stages import (
 from experiments.training.config import TrainingConfig
 from experiments.training.tasks import Task, language_task
 from experiments.training.train import train_member
-from experiments.training.tuning import best_on_other_seeds
 from kadam_jax import grid, scale_by_kadam
 from kadam_jax.invariance import momentum_factor, squared_norm_average
 
@@ -238,8 +237,8 @@ def analyse(
     best = best_on_other_seeds(data.final_loss.sel(split="heldout", drop=True), "rate")
     data["tuned_rate"] = data.rate[best].drop_vars("rate")
     data["tuned_loss"] = data.final_loss.isel(rate=best).drop_vars("rate")
-    numbers, labels = means_over_seeds(_statistics(data))
-    return labelled(data.assign(numbers), LABELS | labels | END_LABEL)
+    numbers = means_over_seeds(_statistics(data))
+    return labelled(data.assign(numbers), LABELS)
 
 
 def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
@@ -285,7 +284,6 @@ LABELS = {
     "tuned_loss": ("loss at the learning rate that is best on the other seeds", "nat/token"),
     "tuned_rate": ("learning rate that is best on the other seeds", "1"),
     "decay": ("decoupled weight decay of queries and keys", "1"),
-    "seed": ("seed", "1"),
     "norm_step": ("optimizer steps done before, n", "step"),
     "step": ("optimizer steps done before, n", "step"),
     "arm": ("optimizer and model", "1"),

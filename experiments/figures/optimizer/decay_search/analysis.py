@@ -5,13 +5,11 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from scipy import stats
 
-from experiments.core.stats import END_LABEL, ENDS
-from experiments.core.store import labelled
+from experiments.core.stats import ENDS, paired_mean, spearman
+from experiments.core.store import labelled, named
 from experiments.figures.optimizer.decay_search.box import AXES, COORDINATES, KADAM, OUTER
 from experiments.figures.optimizer.decay_search.stages import SEARCHED
-from experiments.figures.optimizer.paired_statistics import paired_interval
 from experiments.training.contenders import ADAMW
 from experiments.training.tuning import lowest
 
@@ -33,12 +31,12 @@ def analyse(config: Any, data: xr.Dataset) -> xr.Dataset:
     gains = -(data.test - data.test.sel(arm=ADAMW, drop=True))
     over_adamw = data.second_test.sel(optimizer=ADAMW) - data.second_test.sel(optimizer=KADAM)
     data = data.assign(
-        gain=(("arm", "end"), [paired_interval(gain) for gain in gains]),
-        second_gain=("end", paired_interval(over_adamw)),
-        gain_over_strategies=("end", paired_interval(data.test.sel(arm=best) - found)),
+        gain=(("arm", "end"), [paired_mean(gain).ends for gain in gains]),
+        second_gain=("end", paired_mean(over_adamw).ends),
+        gain_over_strategies=("end", paired_mean(data.test.sel(arm=best) - found).ends),
         gain_over_inverse_exp=(
             "end",
-            paired_interval(data.test.sel(arm="inverse_exp") - data.test.sel(arm=best_known)),
+            paired_mean(data.test.sel(arm="inverse_exp") - data.test.sel(arm=best_known)).ends,
         ),
         is_best_strategy=("arm", data.arm.values == best),
         refined=("member", np.arange(data.sizes["member"]) >= config.num_searched),
@@ -49,10 +47,9 @@ def analyse(config: Any, data: xr.Dataset) -> xr.Dataset:
     lows = data.gain_searched.sel(end="low"), data.second_gain.sel(end="low")
     adamw_at_edge = data.rate_at_edge.sel(arm=ADAMW) | data.second_rate_at_edge.sel(optimizer=ADAMW)
     data["num_confirmed"] = int(all(low > 0 for low in lows) and not adamw_at_edge)
-    settings, labels = _stated_settings(data)
-    data = data.assign(settings)
+    data = data.assign(_stated_settings(data))
     data.attrs["note"] = _note(data)
-    return labelled(data, LABELS | labels | END_LABEL)
+    return labelled(data, LABELS)
 
 
 def _lowest(data: xr.Dataset, arms: Sequence[str]) -> str:
@@ -74,31 +71,22 @@ def _rank_correlations(config: Any, data: xr.Dataset) -> np.ndarray:
     for name in data.optimizer.values:
         one = inside.sel(optimizer=name)
         one = one.isel(member=np.isfinite(one.validation.values))
-        rows.append([_spearman(one.setting.sel(coordinate=c), one.validation) for c in COORDINATES])
+        rows.append([spearman(one.setting.sel(coordinate=c), one.validation) for c in COORDINATES])
     return np.array(rows)
 
 
-def _spearman(x: xr.DataArray, y: xr.DataArray) -> float:
-    """NaN where there is nothing to rank."""
-    if x.size < 3 or x.isnull().any() or np.ptp(x.values) == 0 or np.ptp(y.values) == 0:
-        return np.nan
-    return float(stats.spearmanr(x, y).statistic)
-
-
-def _stated_settings(data: xr.Dataset) -> tuple[dict, dict]:
-    """What was chosen, as numbers that the report states, with their labels."""
+def _stated_settings(data: xr.Dataset) -> dict[str, xr.DataArray]:
+    """What was chosen, as numbers that the report states."""
     names = {SEARCHED: ("found", "the 2-Adam found"), ADAMW: ("adamw", "AdamW as tuned")}
-    numbers, labels = {}, {}
+    numbers = {}
     for arm, (prefix, whose) in names.items():
         optimizer = KADAM if arm == SEARCHED else ADAMW
         for axis in AXES[optimizer]:
             value = data.arm_setting.sel(arm=arm, coordinate=axis, drop=True)
-            numbers[f"{prefix}_{axis}"] = value
-            labels[f"{prefix}_{axis}"] = (f"{SYMBOLS[axis]} of {whose}", "1")
+            numbers[f"{prefix}_{axis}"] = named(value, f"{SYMBOLS[axis]} of {whose}")
         rate = data.second_chosen_rate.sel(optimizer=optimizer, drop=True)
-        numbers[f"{prefix}_second_rate"] = rate
-        labels[f"{prefix}_second_rate"] = (f"learning rate η of {whose}, on images", "1")
-    return numbers, labels
+        numbers[f"{prefix}_second_rate"] = named(rate, f"learning rate η of {whose}, on images")
+    return numbers
 
 
 def _note(data: xr.Dataset) -> str:

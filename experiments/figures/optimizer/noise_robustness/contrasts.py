@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from experiments.core.stats import NOTHING, Estimate, mean_interval
+from experiments.core.stats import NOTHING, Estimate, mean
 
 SMALLER, LARGER = (1, 2), 3
 """Adam and the paper's best k; the least k that is larger."""
@@ -87,12 +87,8 @@ def contrast(run: xr.Dataset, weights: xr.DataArray, sides: xr.DataArray | None 
     if not used.any():
         return NOTHING
     sums = (weights * run.test.where(used, 0.0)).sum(["condition", "k"], skipna=False)
-    value, low, high = mean_interval(sums).tolist()
-    if (at_edge & (sides > 0)).any():  # that loss may be lower
-        low = -math.inf
-    if (at_edge & (sides < 0)).any():
-        high = math.inf
-    return Estimate(value, low, high, sums.size)
+    may_be_lower, may_be_higher = at_edge & (sides > 0), at_edge & (sides < 0)
+    return mean(sums).opened(lower=bool(may_be_lower.any()), higher=bool(may_be_higher.any()))
 
 
 def gain(run: xr.Dataset, axis: str) -> Estimate:

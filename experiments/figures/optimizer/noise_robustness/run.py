@@ -13,10 +13,9 @@ import xarray as xr
 
 from experiments.core.config import ConfigError, check_ks, check_least, rises
 from experiments.core.run import Run
-from experiments.core.stats import END_LABEL, ENDS, mean_interval
+from experiments.core.stats import ENDS, at_end, mean, number
 from experiments.core.store import labelled
 from experiments.figures.optimizer.noise_robustness.contrasts import (
-    AXES,
     Condition,
     gain,
     larger,
@@ -152,6 +151,10 @@ def _chosen(rates: np.ndarray, losses: np.ndarray) -> np.ndarray:
     return np.apply_along_axis(partial(optimum, rates), -1, losses)
 
 
+def _mean(values: np.ndarray) -> np.ndarray:
+    return mean(values).ends
+
+
 def analyse(config: Config, validation: np.ndarray, test: np.ndarray) -> xr.Dataset:
     """The figure's dataset.
 
@@ -173,11 +176,11 @@ def analyse(config: Config, validation: np.ndarray, test: np.ndarray) -> xr.Data
         {
             "validation": ((*dims, "rate"), validation),
             "chosen_rate": (dims, _chosen(config.learning_rates, validation)),
-            "rate_at_edge": (dims, np.isin(place, [0, config.num_rates - 1])),
+            "rate_at_edge": (dims, at_end(place, config.num_rates)),
             "tuned_validation": (dims, validation.min(-1)),
             "test": ((*dims, "seed"), test),
-            "mean_test": ((*dims, "end"), np.apply_along_axis(mean_interval, -1, test)),
-            "excess": ((*dims, "end"), np.apply_along_axis(mean_interval, -1, less_adams)),
+            "mean_test": ((*dims, "end"), np.apply_along_axis(_mean, -1, test)),
+            "excess": ((*dims, "end"), np.apply_along_axis(_mean, -1, less_adams)),
         },
         {
             "condition": np.arange(len(config.conditions)),
@@ -190,19 +193,22 @@ def analyse(config: Config, validation: np.ndarray, test: np.ndarray) -> xr.Data
             "end": list(ENDS),
         },
     )
-    numbers = {
-        name: ("end", np.array([estimate.value, estimate.low, estimate.high]))
-        for axis in AXES
-        for name, estimate in (
-            (f"gain_{axis}", gain(data, axis)),
-            (f"trend_{axis}", trend(data, axis, larger(data))),
-        )
-    }
-    return labelled(data.assign(numbers), LABELS | END_LABEL)
+    numbers = {}
+    for axis, (most, unit) in STATED.items():
+        numbers[f"gain_{axis}"] = number(gain(data, axis), f"{BETTER}, {most}", "nat/token")
+        slope = trend(data, axis, larger(data))
+        numbers[f"trend_{axis}"] = number(slope, f"{SLOPE} {unit}", "nat/token")
+    return labelled(data.assign(numbers), LABELS)
 
 
 BETTER = "loss of the better of k = 1, 2 less that of the best k ≥ 3"
 SLOPE = "slope of Adam's loss less that of k-Adam, mean over k ≥ 3, over the"
+STATED: Mapping[str, tuple[str, str]] = {
+    "batch": ("smallest batch", "halvings of the batch"),
+    "gradient_noise": ("most noise in the gradients", "level of noise in the gradients"),
+    "label_noise": ("most labels replaced", "tenths of labels replaced"),
+}
+"""How gains and slopes are named by axis."""
 LABELS: Mapping[str, tuple[str, str]] = {
     "validation": ("validation loss, mean over tuning seeds", "nat/token"),
     "chosen_rate": ("learning rate that is best on the validation split", "1"),
@@ -218,11 +224,5 @@ LABELS: Mapping[str, tuple[str, str]] = {
     "k": ("stages k", "1"),
     "rate": ("learning rate", "1"),
     "seed": ("fresh seed", "1"),
-    "gain_batch": (f"{BETTER}, smallest batch", "nat/token"),
-    "gain_gradient_noise": (f"{BETTER}, most noise in the gradients", "nat/token"),
-    "gain_label_noise": (f"{BETTER}, most labels replaced", "nat/token"),
-    "trend_batch": (f"{SLOPE} halvings of the batch", "nat/token"),
-    "trend_gradient_noise": (f"{SLOPE} level of noise in the gradients", "nat/token"),
-    "trend_label_noise": (f"{SLOPE} tenths of labels replaced", "nat/token"),
 }
 """long_name and units."""

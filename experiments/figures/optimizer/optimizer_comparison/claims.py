@@ -13,8 +13,7 @@ import xarray as xr
 from scipy import stats
 
 from experiments.core.claims import Claim
-from experiments.core.stats import NOTHING, Estimate
-from experiments.figures.optimizer.paired_statistics import paired_interval
+from experiments.core.stats import NOTHING, Estimate, paired_mean
 from experiments.training.contenders import ADAMW
 from experiments.training.tuning import lowest
 from kadam_jax import STRATEGIES
@@ -46,10 +45,9 @@ def _gain(run: xr.Dataset, others: Sequence[str], arms: Sequence[str]) -> Estima
     if not arms or not others or not {*arms, *others} <= set(run.arm.values.tolist()):
         return NOTHING
     rivals, ours = (run.sel(arm=list(side)) for side in (others, arms))
-    value, low, high = paired_interval(_best(rivals) - _best(ours)).tolist()
-    low = -math.inf if rivals.at_edge.any() else low
-    high = math.inf if ours.at_edge.any() else high
-    return Estimate(value, low, high, run.sizes["seed"])
+    return paired_mean(_best(rivals) - _best(ours)).opened(
+        lower=bool(rivals.at_edge.any()), higher=bool(ours.at_edge.any())
+    )
 
 
 def _best(arms: xr.Dataset) -> np.ndarray:
@@ -74,9 +72,9 @@ def _largest_gain(run: xr.Dataset) -> Estimate:
     quantile = stats.t.ppf(1 - LEVEL / 2 / (run.sizes["arm"] - 1), n - 1)
     half = quantile * sample.std(1, ddof=1) / np.sqrt(n)
     at_edge = run.at_edge.any("axis")
-    low = -math.inf if at_edge.sel(arm=ADAMW) else float((mean - half).max())
-    high = math.inf if at_edge.sel(arm=arms).any() else float((mean + half).max())
-    return Estimate(float(mean.max()), low, high, n)
+    return Estimate.of([x.max() for x in (mean, mean - half, mean + half)], n).opened(
+        lower=bool(at_edge.sel(arm=ADAMW)), higher=bool(at_edge.sel(arm=arms).any())
+    )
 
 
 CLAIMS: tuple[Claim, ...] = (

@@ -5,9 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 import xarray as xr
 
-from experiments.core.stats import END_LABEL, ENDS, mean_interval
-from experiments.core.store import labelled
-from experiments.figures.optimizer.paired_statistics import holm, paired_interval, paired_p_value
+from experiments.core.stats import ENDS, holm, mean, paired_mean, paired_p_value
+from experiments.core.store import labelled, named
 from experiments.training.contenders import ADAMW
 from experiments.training.tuning import lowest
 
@@ -34,16 +33,18 @@ def analyse(data: xr.Dataset) -> xr.Dataset:
         picked_validation=picked_loss,
         at_edge=(("arm", "axis"), np.stack([_at_edge(data, axis) for axis in AXES], axis=1)),
         picked=("arm", _best_of_each(picked_loss, data.optimizer)),
-        mean_test=(("arm", "end"), [mean_interval(test) for test in data.test]),
-        gain=(("arm", "end"), [paired_interval(gain) for gain in gains]),
+        mean_test=(("arm", "end"), [mean(test).ends for test in data.test]),
+        gain=(("arm", "end"), [paired_mean(gain).ends for gain in gains]),
         p_value=("arm", adjusted),
     )
-    numbers = {f"gain_{arm}": data.gain.sel(arm=arm, drop=True) for arm in data.arm.values[others]}
-    labels = {name: (f"{GAIN}, {name.removeprefix('gain_')}", NATS) for name in numbers}
+    numbers = {
+        f"gain_{arm}": named(data.gain.sel(arm=arm, drop=True), f"{GAIN}, {arm}", NATS)
+        for arm in data.arm.values[others]
+    }
     numbers["combinations"] = data.b1.sel(arm=ADAMW, drop=True).count() * data.sizes["place"]
     numbers["adamw_test"] = data.mean_test.sel(arm=ADAMW, drop=True)
     data.attrs["note"] = _note(data)
-    return labelled(data.assign(numbers), LABELS | labels)
+    return labelled(data.assign(numbers), LABELS)
 
 
 def _at_edge(data: xr.Dataset, axis: str) -> np.ndarray:
@@ -93,7 +94,7 @@ AS_PICKED: Mapping[str, tuple[str, ...]] = {
 moves the best ones."""
 NATS = "nat/token"
 GAIN = "test loss of tuned AdamW less the arm's, positive where it is better, mean over fresh seeds"
-LABELS = END_LABEL | {
+LABELS = {
     "validation": (
         "validation loss, first tuning seed; NaN where an arm has fewer settings",
         NATS,

@@ -4,28 +4,14 @@ An interval is open to the side where an optimum or a basin may lie beyond its g
 """
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import xarray as xr
 
 from experiments.core.claims import Claim
-from experiments.core.stats import NOTHING, Estimate, mean_interval
-from experiments.figures.optimizer.rate_basins import ratio_interval
+from experiments.core.stats import NOTHING, Estimate, geometric_mean, mean
 
 ADAMW, TWO_ADAM = "adamw", "inverse_exp_2"
-
-
-def _opened(interval: Sequence[float], n: int, *, lower: bool, higher: bool) -> Estimate:
-    """The value and its interval, open where the truth may be `lower` or `higher` than measured."""
-    value, low, high = interval
-    if math.isnan(value):
-        return NOTHING
-    return Estimate(value, -math.inf if lower else low, math.inf if higher else high, n)
-
-
-def _mean(values: xr.DataArray, *, lower: bool, higher: bool) -> Estimate:
-    return _opened(mean_interval(values).tolist(), values.size, lower=lower, higher=higher)
 
 
 def _at_edge(run: xr.Dataset, arm: str) -> bool:
@@ -37,8 +23,7 @@ def _price_of_adamws_rate(run: xr.Dataset) -> Estimate:
     if TWO_ADAM not in run.switch:
         return NOTHING
     elsewhere = _at_edge(run, ADAMW)
-    return _mean(
-        run.price_at_adamws.sel(switch=TWO_ADAM),
+    return mean(run.price_at_adamws.sel(switch=TWO_ADAM)).opened(
         lower=elsewhere,
         higher=elsewhere or _at_edge(run, TWO_ADAM),
     )
@@ -47,8 +32,7 @@ def _price_of_adamws_rate(run: xr.Dataset) -> Estimate:
 def _loss_of_switching(run: xr.Dataset) -> Estimate:
     if TWO_ADAM not in run.switch:
         return NOTHING
-    return _mean(
-        run.beyond_adamw.sel(switch=TWO_ADAM),
+    return mean(run.beyond_adamw.sel(switch=TWO_ADAM)).opened(
         lower=_at_edge(run, TWO_ADAM),
         higher=_at_edge(run, ADAMW),
     )
@@ -58,8 +42,8 @@ def _wider_basin(run: xr.Dataset) -> Estimate:
     if TWO_ADAM not in run.switch:
         return NOTHING
     ours, theirs = run.sel(arm=TWO_ADAM), run.sel(arm=ADAMW)
-    return _mean(
-        ours.width - theirs.width, lower=bool(theirs.basin_open), higher=bool(ours.basin_open)
+    return mean(ours.width - theirs.width).opened(
+        lower=bool(theirs.basin_open), higher=bool(ours.basin_open)
     )
 
 
@@ -72,8 +56,7 @@ def _ratio_over(run: xr.Dataset, predicted: str) -> Estimate:
         ratios = arm.ratio / run[predicted].sel(switch=switch)
         lower = bool(arm.rate_at_lowest | adamw.rate_at_highest)
         higher = bool(arm.rate_at_highest | adamw.rate_at_lowest)
-        interval = ratio_interval(ratios).tolist()
-        each.append(_opened(interval, ratios.size, lower=lower, higher=higher))
+        each.append(geometric_mean(ratios).opened(lower=lower, higher=higher))
     if not each or any(estimate.n == 0 for estimate in each):
         return NOTHING
     middle = float(np.exp(np.mean([math.log(estimate.value) for estimate in each])))

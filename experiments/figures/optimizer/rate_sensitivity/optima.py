@@ -6,11 +6,16 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from experiments.core.stats import END_LABEL, ENDS, means_over_seeds
-from experiments.core.store import labelled
-from experiments.figures.optimizer.rate_basins import basin, loss_at, optimum, ratio_interval
+from experiments.core.stats import (
+    ENDS,
+    best_on_other_seeds,
+    geometric_mean,
+    means_over_seeds,
+)
+from experiments.core.store import labelled, named
+from experiments.figures.optimizer.rate_basins import basin, loss_at, optimum
 from experiments.training.contenders import ADAMW
-from experiments.training.tuning import best_on_other_seeds, lowest
+from experiments.training.tuning import lowest
 
 
 def analyse(
@@ -42,12 +47,14 @@ def analyse(
     data = data.assign(_choices(data))
     data["ratio"] = data.optimum / data.optimum.sel(arm=ADAMW, drop=True)
     for name in ("optimum", "ratio"):
-        data[f"mean_{name}"] = ("arm", "end"), [ratio_interval(values) for values in data[name]]
+        data[f"mean_{name}"] = (
+            ("arm", "end"),
+            [geometric_mean(values).ends for values in data[name]],
+        )
     for name, values in response.items():
         data[f"predicted_by_{name}"] = "switch", values[0] / values[1:]
     data = data.assign(_prices(data))
-    numbers, labels = _numbers(data)
-    return labelled(data.assign(numbers), LABELS | labels | END_LABEL)
+    return labelled(data.assign(_numbers(data)), LABELS)
 
 
 def _of_each_run(data: xr.Dataset, tolerance: float) -> xr.Dataset:
@@ -109,17 +116,15 @@ def _prices(data: xr.Dataset) -> dict[str, tuple]:
     }
 
 
-def _numbers(data: xr.Dataset) -> tuple[dict, dict]:
-    """The numbers that the report states, with their labels."""
-    statistics = {}
-    numbers, labels = {}, {}
+def _numbers(data: xr.Dataset) -> dict[str, xr.DataArray]:
+    """The numbers that the report states."""
+    statistics, starts = {}, {}
     for switch in data.switch.values.tolist():
         name = f"2-Adam ({switch.removesuffix('_2').replace('_', ' ')})"
-        numbers[f"start_{switch}"] = ("end", data.mean_ratio.sel(arm=switch).values)
-        labels[f"start_{switch}"] = (
+        starts[f"start_{switch}"] = named(
+            data.mean_ratio.sel(arm=switch, drop=True),
             f"start {name} from so many times AdamW's learning rate, geometric mean over seeds, "
             "95% interval",
-            "1",
         )
         for variable, text in (
             ("price_at_adamws", "at AdamW's best rate, less that at its own"),
@@ -142,15 +147,13 @@ def _numbers(data: xr.Dataset) -> tuple[dict, dict]:
             f"width of the basin of {arm}",
             "decades",
         )
-    over_seeds, their_labels = means_over_seeds(statistics)
-    return numbers | over_seeds, labels | their_labels
+    return starts | means_over_seeds(statistics)
 
 
 LABELS: Mapping[str, tuple[str, str]] = {
     "arm": ("optimizer; 2-Adam's strategies end with _2", "1"),
     "switch": ("strategy of 2-Adam that AdamW is switched to", "1"),
     "rate": ("learning rate η", "1"),
-    "seed": ("seed", "1"),
     "validation": ("loss on the validation split", "nat/token"),
     "test": ("loss on the test split", "nat/token"),
     "optimum": ("best learning rate, by a parabola through the lowest losses", "1"),

@@ -5,7 +5,7 @@ import xarray as xr
 from matplotlib import axes, figure, ticker
 
 from experiments.core import plot as plotting
-from experiments.core.stats import mean_interval
+from experiments.core.stats import mean
 from experiments.figures.optimizer.plot import OPTIMIZERS, style
 
 SHOWN = 1.0
@@ -64,7 +64,7 @@ def _widths(panel: axes.Axes, data: xr.Dataset) -> str:
     arms = data.arm.values.tolist()
     for row, arm in enumerate(arms):
         at = data.sel(arm=arm)
-        _dots(panel, row, at.width, mean_interval(at.width), *style(arm)[1:])
+        _dots(panel, row, at.width, mean(at.width).ends, *style(arm)[1:])
         if at.basin_open:
             panel.plot(at.width.max(), row + 0.3, ">", color="black", markersize=4)
     _rows(panel, arms)
@@ -102,7 +102,7 @@ def _prices(panel: axes.Axes, data: xr.Dataset) -> str:
         for row, switch in enumerate(data.switch.values.tolist()):
             values = data[variable].sel(switch=switch)
             height = row + 0.25 * (place - 1)
-            _dots(panel, height, values, mean_interval(values), style(switch)[1], marker)
+            _dots(panel, height, values, mean(values).ends, style(switch)[1], marker)
         panel.plot([], [], marker, color="0.3", label=name)
     panel.axvline(0, color="0.5", linestyle=":", linewidth=0.8)
     _rows(panel, data.switch.values.tolist())

@@ -16,7 +16,7 @@ import xarray as xr
 
 from experiments.core.config import rises
 from experiments.core.run import Run
-from experiments.core.stats import END_LABEL, ENDS, means_over_seeds
+from experiments.core.stats import ENDS, means_over_seeds
 from experiments.core.store import labelled
 from experiments.figures.stability.losses import GIVEN, GeneralisationConfig, losses, losses_member
 from experiments.figures.stability.losses import LABELS as LOSS_LABELS
@@ -155,9 +155,8 @@ def analyse(
     )
     best = data.best_loss.sel(horizon="whole", drop=True)
     data["excess_loss"] = best - best.isel(point=0).sel(strength=0.0, drop=True)
-    numbers, labels = means_over_seeds(_statistics(data))
-    every_label = LABELS | LOSS_LABELS | FIGURE_LABELS | labels | END_LABEL
-    return labelled(data.assign(numbers), every_label)
+    numbers = means_over_seeds(_statistics(data))
+    return labelled(data.assign(numbers), LABELS | LOSS_LABELS | FIGURE_LABELS)
 
 
 def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:

@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from experiments.core.run import Run
-from experiments.core.stats import END_LABEL, ENDS, means_over_seeds
+from experiments.core.stats import ENDS, means_over_seeds
 from experiments.core.store import labelled
 from experiments.figures.stability.max_updates import (
     LABELS,
@@ -155,8 +155,8 @@ def analyse(config: Config, max_update: np.ndarray, loss: np.ndarray) -> xr.Data
             f"largest share of the exact bound, {settled_label}, median over points of {where}",
             "1",
         )
-    numbers, labels = means_over_seeds(stated)
-    return labelled(data.assign(numbers), LABELS | FIGURE_LABELS | labels | END_LABEL)
+    numbers = means_over_seeds(stated)
+    return labelled(data.assign(numbers), LABELS | FIGURE_LABELS)
 
 
 def log_square_root_bound(b1: np.ndarray, b2: np.ndarray, num_steps: int) -> np.ndarray:

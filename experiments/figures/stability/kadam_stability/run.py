@@ -15,8 +15,8 @@ import xarray as xr
 from jax.typing import ArrayLike
 
 from experiments.core.run import Run
-from experiments.core.stats import END_LABEL, ENDS, means_over_seeds
-from experiments.core.store import labelled
+from experiments.core.stats import ENDS, means_over_seeds
+from experiments.core.store import labelled, named
 from experiments.figures.stability.kadam_stability.worst_cases import (
     constructed_updates,
     last_stage_bounds,
@@ -241,12 +241,11 @@ def analyse(
             "end": list(ENDS),
         },
     )
-    numbers, labels = _numbers(data)
-    return labelled(data.assign(numbers), LABELS | FIGURE_LABELS | labels | END_LABEL)
+    return labelled(data.assign(_numbers(data)), LABELS | FIGURE_LABELS)
 
 
-def _numbers(data: xr.Dataset) -> tuple[dict, dict]:
-    """The numbers that the report states, with their labels."""
+def _numbers(data: xr.Dataset) -> dict[str, xr.DataArray]:
+    """The numbers that the report states."""
     regions = {
         "b_plus": (data.C > 0, "C > 0"),
         "b_minus": (data.C <= GROWING, f"C ≤ {GROWING}"),
@@ -260,21 +259,21 @@ def _numbers(data: xr.Dataset) -> tuple[dict, dict]:
         for k in STAGES
         for region, (chosen, condition) in regions.items()
     }
-    numbers, labels = means_over_seeds(trained)
+    numbers = means_over_seeds(trained)
     for k in STAGES:
         last = data.dead_update.sel(k=k).isel(dead_step=-1)
-        numbers[f"dead_{k}"] = last.median()
-        labels[f"dead_{k}"] = (
+        numbers[f"dead_{k}"] = named(
+            last.median(),
             f"max-update at the last step with dead gradients, k = {k}, median over seeds",
             "learning rates",
         )
-        numbers[f"constructed_{k}"] = data.constructed_ratio.sel(k=k).isel(length=-1).min()
-        labels[f"constructed_{k}"] = (
+        numbers[f"constructed_{k}"] = named(
+            data.constructed_ratio.sel(k=k).isel(length=-1).min(),
             f"update by constructed gradients over the last stage's bound, k = {k}, the longest, "
             "smallest of all points",
             "1",
         )
-    return numbers, labels
+    return numbers
 
 
 FIGURE_LABELS = {

@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from experiments.core.run import Run
-from experiments.core.stats import END_LABEL, ENDS
+from experiments.core.stats import ENDS
 from experiments.core.store import labelled
 from experiments.figures.stability.losses import (
     GIVEN,
@@ -66,9 +66,8 @@ def analyse(config: Config, test_loss: np.ndarray) -> xr.Dataset:
         best_b2=data.b2[data.best_loss.argmin("point")],
         **optimum(data.best_loss),
     )
-    numbers, labels = stated(data, STATISTICS, HORIZONS)
-    labels = LABELS | OPTIMUM_LABELS | STATISTICS | END_LABEL | labels
-    return labelled(data.assign(numbers), labels)
+    numbers = stated(data, STATISTICS, HORIZONS)
+    return labelled(data.assign(numbers), LABELS | OPTIMUM_LABELS | STATISTICS)
 
 
 STATISTICS = {

@@ -5,7 +5,7 @@ import math
 import xarray as xr
 
 from experiments.core.claims import Claim
-from experiments.core.stats import every_median, exact, fitted, median_over_seeds
+from experiments.core.stats import Estimate, every_median, exact, median_over_seeds
 from experiments.figures.stability.max_updates import FAST, GROWING, JUST_BELOW
 
 
@@ -83,7 +83,7 @@ CLAIMS: tuple[Claim, ...] = (
             statement=f"In B₋ the slope of ln ‖uₙ‖∞ is proportional to {symbol}.",
             quantity=f"coefficient of the line through median slopes, 200 ≤ n ≤ 400, against "
             f"{symbol} where C < 0; bootstrap over points and seeds",
-            statistic=lambda run, kind=kind: fitted(
+            statistic=lambda run, kind=kind: Estimate.of(
                 run.fit.sel(kind=kind, quantity="coefficient"),
                 int((run.C < 0).sum()) * run.seed.size,
             ),

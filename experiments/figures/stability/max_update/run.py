@@ -228,7 +228,6 @@ FIGURE_LABELS = {
     "window": ("window of the slope", "1"),
     "window_ends": ("first and last step of the window", "step"),
     "quantity": ("coefficient (1) or intercept (1/step)", "1"),
-    "end": ("value or end of its 95% interval", "1"),
     "contrast_seed": ("seed", "1"),
     "contrast_step": ("optimizer steps done before, n", "step"),
     "contrast": ("place of a contrast among the points", "1"),

@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from experiments.core.run import Run
-from experiments.core.stats import END_LABEL, ENDS
+from experiments.core.stats import ENDS
 from experiments.core.store import labelled
 from experiments.figures.stability.losses import (
     GIVEN,
@@ -75,14 +75,12 @@ def analyse(config: Config, test_loss: np.ndarray) -> xr.Dataset:
         unstable_excess=unstable.mean("point") - stable.mean("point"),
         **optimum(data.best_loss),
     )
-    labels = LABELS | OPTIMUM_LABELS | STATISTICS | CURVE_LABEL | END_LABEL
     for b2 in CURVES:
         where = f", curve through ({b2}, 0.9)"
-        numbers, number_labels = stated(
-            data.sel(curve=b2), STATISTICS, HORIZONS, where, suffix=f"_{b2}"
+        data = data.assign(
+            stated(data.sel(curve=b2, drop=True), STATISTICS, HORIZONS, where, suffix=f"_{b2}")
         )
-        data, labels = data.assign(numbers), labels | number_labels
-    return labelled(data, labels)
+    return labelled(data, LABELS | OPTIMUM_LABELS | STATISTICS | CURVE_LABEL)
 
 
 STATISTICS = {

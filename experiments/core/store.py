@@ -105,7 +105,8 @@ def named(variable: Any, long_name: str, units: str = "1") -> xr.Variable | xr.D
     """A variable with what it is and its units, where it is made.
 
     Args:
-      variable: A DataArray, whose other attributes go, or a pair of dimensions and values.
+      variable: A DataArray, whose other attributes go; a pair of dimensions and values; or a
+        single number.
       long_name: What it is.
       units: Its units, "1" for a number without any.
 
@@ -117,7 +118,7 @@ def named(variable: Any, long_name: str, units: str = "1") -> xr.Variable | xr.D
         variable = variable.copy(deep=False)
         variable.attrs = attrs
         return variable
-    return xr.Variable(*variable, attrs)
+    return xr.Variable(*(variable if isinstance(variable, tuple) else ((), variable)), attrs)
 
 
 COORDINATES: Mapping[str, tuple[str, str]] = {

@@ -19,7 +19,7 @@ import xarray as xr
 from experiments.core.config import check_rising
 from experiments.core.run import Run
 from experiments.core.stats import ENDS, means_over_seeds
-from experiments.core.store import labelled
+from experiments.core.store import labelled, named
 from experiments.figures.flow.solver_cost.problems import (
     FlowProblem,
     by_diffrax,
@@ -214,22 +214,43 @@ def analyse(config: Config, found: Mapping[str, Mapping[str, np.ndarray]]) -> xr
     ]
     data = xr.Dataset(
         {
-            "error": ((*member, "run"), np.concatenate([found[name] for name in METHODS], -1)),
-            "reference_error": (member, found["reference"]),
-            "largest_reference_error": found["reference"].max(),
-            "goal_error": (member, goal),
-            "fewest": (("solver", *member), np.stack(reached)),
-            "order": (("solver", *member), np.reshape(orders, (-1, *goal.shape))),
+            "error": named(
+                ((*member, "run"), np.concatenate([found[name] for name in METHODS], -1)),
+                "distance to the converged solution at the end over displacement",
+            ),
+            "reference_error": named(
+                (member, found["reference"]), "the same of the converged solution itself, estimated"
+            ),
+            "largest_reference_error": named(
+                found["reference"].max(), "largest error of a converged solution"
+            ),
+            "goal_error": named((member, goal), "error of Euler's scheme at the goal's K"),
+            "fewest": named(
+                (("solver", *member), np.stack(reached)),
+                "fewest gradients for the goal's error; infinite where no K has it",
+                "1/step",
+            ),
+            "order": named(
+                (("solver", *member), np.reshape(orders, (-1, *goal.shape))),
+                "observed order, minus the slope of ln error over ln K",
+            ),
         },
         {
-            "problem": names,
+            "problem": named(("problem", names), "what is minimised"),
             "end": list(ENDS),
             "seed": np.array(config.seeds),
-            "solver": list(METHODS),
-            "run": np.arange(sum(map(len, substeps.values()))),
-            "run_solver": ("run", np.repeat(list(METHODS), [len(x) for x in substeps.values()])),
-            "substeps": ("run", np.concatenate(list(substeps.values()))),
-            "gradients": ("run", np.concatenate(list(gradients.values()))),
+            "solver": named(("solver", list(METHODS)), "method"),
+            "run": named(("run", np.arange(sum(map(len, substeps.values())))), "number of the run"),
+            "run_solver": named(
+                ("run", np.repeat(list(METHODS), [len(x) for x in substeps.values()])),
+                "method of the run",
+            ),
+            "substeps": named(
+                ("run", np.concatenate(list(substeps.values()))), "substeps K of a step"
+            ),
+            "gradients": named(
+                ("run", np.concatenate(list(gradients.values()))), "gradients a step", "1/step"
+            ),
         },
     )
     exponential = data.sel(solver="exponential")
@@ -249,20 +270,4 @@ def analyse(config: Config, found: Mapping[str, Mapping[str, np.ndarray]]) -> xr
             for key, (values, label, units) in columns.items()
         }
     )
-    return labelled(data.assign(numbers), LABELS)
-
-
-LABELS = {
-    "error": ("distance to the converged solution at the end over displacement", "1"),
-    "reference_error": ("the same of the converged solution itself, estimated", "1"),
-    "largest_reference_error": ("largest error of a converged solution", "1"),
-    "goal_error": ("error of Euler's scheme at the goal's K", "1"),
-    "fewest": ("fewest gradients for the goal's error; infinite where no K has it", "1/step"),
-    "order": ("observed order, minus the slope of ln error over ln K", "1"),
-    "problem": ("what is minimised", "1"),
-    "solver": ("method", "1"),
-    "run": ("number of the run", "1"),
-    "run_solver": ("method of the run", "1"),
-    "substeps": ("substeps K of a step", "1"),
-    "gradients": ("gradients a step", "1/step"),
-}
+    return labelled(data.assign(numbers))

@@ -14,7 +14,7 @@ import xarray as xr
 
 from experiments.core.run import Run
 from experiments.core.stats import ENDS, medians_over_seeds
-from experiments.core.store import labelled
+from experiments.core.store import labelled, named
 from experiments.figures.flow.trajectories.distances import (
     GROUPS,
     flow_distances,
@@ -172,36 +172,81 @@ def analyse(
     of_flow = ("flow", "learning_rate", "seed")
     data = xr.Dataset(
         {
-            "moved": (("process", "learning_rate", "seed", "step", "parameter"), moved),
-            "distance": ((*of_flow, "step"), distance[0] / rates[:, None, None]),
-            "error": (("group", *of_flow, "step"), error),
-            "compared": (("at", "learning_rate", "group", "flow", "seed"), compared),
-            "order": (("at", "group", "flow", "seed"), _slope(np.log(rates), np.log(compared))),
-            "early_ratio": (of_flow[1:], early[1] / early[0]),
-            "exponential_error": (("seed", "solver_step"), of_exponential),
-            "euler_error": (("substeps", "seed", "solver_step"), np.array(of_euler)),
-            "euler_over_distance": (
-                ("substeps", "seed"),
-                (of_euler / to_discrete)[..., -1],
+            "moved": named(
+                (("process", "learning_rate", "seed", "step", "parameter"), moved),
+                "θ - θ_0 of a drawn parameter",
+            ),
+            "distance": named(
+                ((*of_flow, "step"), distance[0] / rates[:, None, None]),
+                "root mean square of θ_discrete - θ_flow",
+                "learning rate",
+            ),
+            "error": named(
+                (("group", *of_flow, "step"), error), "‖θ_discrete - θ_flow‖ / ‖θ_flow - θ_0‖"
+            ),
+            "compared": named(
+                (("at", "learning_rate", "group", "flow", "seed"), compared),
+                "relative error after equal numbers of steps, or equal times",
+            ),
+            "order": named(
+                (("at", "group", "flow", "seed"), _slope(np.log(rates), np.log(compared))),
+                "slope of log(relative error) over log η",
+            ),
+            "early_ratio": named(
+                (of_flow[1:], early[1] / early[0]),
+                "self-consistent flow's distance over the paper's, after early_steps",
+            ),
+            "exponential_error": named(
+                (("seed", "solver_step"), of_exponential),
+                "distance to the reference over ‖θ_flow - θ_0‖, of (a-d, f)",
+            ),
+            "euler_error": named(
+                (("substeps", "seed", "solver_step"), np.array(of_euler)),
+                "distance to the reference over ‖θ_flow - θ_0‖",
+            ),
+            "euler_over_distance": named(
+                (
+                    ("substeps", "seed"),
+                    (of_euler / to_discrete)[..., -1],
+                ),
+                "the same over the discrete run's, after compared_steps",
             ),
         },
         {
-            "process": ["discrete", *config.flows],
-            "flow": list(config.flows),
-            "group": list(GROUPS),
-            "learning_rate": rates,
+            "process": named(("process", ["discrete", *config.flows]), "discrete run or flow"),
+            "flow": named(
+                ("flow", list(config.flows)),
+                "bias correction of the flow: the paper's, discrete, or self-consistent",
+            ),
+            "group": named(
+                ("group", list(GROUPS)),
+                "parameters: all measured, those of them outside of the embedding, drawn",
+            ),
+            "learning_rate": named(("learning_rate", rates), "η"),
             "seed": np.array(config.seeds),
-            "step": np.arange(config.num_steps + 1),
-            "leaf": ("parameter", leaves),
-            "at": ["steps", "time"],
-            "steps": (("at", "learning_rate"), steps),
-            "substeps": np.array(config.euler_substeps),
-            "solver_step": np.arange(last + 1),
+            "step": named(
+                ("step", np.arange(config.num_steps + 1)), "optimizer steps done, n", "step"
+            ),
+            "leaf": named(("parameter", leaves), "array that a drawn parameter stands in"),
+            "at": named(("at", ["steps", "time"]), "what is equal between learning rates"),
+            "steps": named(
+                (("at", "learning_rate"), steps),
+                "optimizer steps done where learning rates are compared",
+                "step",
+            ),
+            "substeps": named(
+                ("substeps", np.array(config.euler_substeps)), "Euler's substeps K in a step"
+            ),
+            "solver_step": named(
+                ("solver_step", np.arange(last + 1)),
+                "optimizer steps done, n, where solvers are compared",
+                "step",
+            ),
             "end": list(ENDS),
         },
     )
     numbers = medians_over_seeds(_statistics(data))
-    return labelled(data.assign(numbers), LABELS)
+    return labelled(data.assign(numbers))
 
 
 def _ratio(distance: np.ndarray, displacement: np.ndarray) -> np.ndarray:
@@ -254,26 +299,3 @@ def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
         ),
     }
     return {name: (*entry, "1") for name, entry in stated.items()}
-
-
-LABELS = {
-    "moved": ("θ - θ_0 of a drawn parameter", "1"),
-    "distance": ("root mean square of θ_discrete - θ_flow", "learning rate"),
-    "error": ("‖θ_discrete - θ_flow‖ / ‖θ_flow - θ_0‖", "1"),
-    "compared": ("relative error after equal numbers of steps, or equal times", "1"),
-    "order": ("slope of log(relative error) over log η", "1"),
-    "early_ratio": ("self-consistent flow's distance over the paper's, after early_steps", "1"),
-    "exponential_error": ("distance to the reference over ‖θ_flow - θ_0‖, of (a-d, f)", "1"),
-    "euler_error": ("distance to the reference over ‖θ_flow - θ_0‖", "1"),
-    "euler_over_distance": ("the same over the discrete run's, after compared_steps", "1"),
-    "process": ("discrete run or flow", "1"),
-    "flow": ("bias correction of the flow: the paper's, discrete, or self-consistent", "1"),
-    "group": ("parameters: all measured, those of them outside of the embedding, drawn", "1"),
-    "learning_rate": ("η", "1"),
-    "step": ("optimizer steps done, n", "step"),
-    "leaf": ("array that a drawn parameter stands in", "1"),
-    "at": ("what is equal between learning rates", "1"),
-    "steps": ("optimizer steps done where learning rates are compared", "step"),
-    "substeps": ("Euler's substeps K in a step", "1"),
-    "solver_step": ("optimizer steps done, n, where solvers are compared", "step"),
-}

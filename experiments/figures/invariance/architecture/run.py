@@ -18,7 +18,7 @@ from flax import nnx
 
 from experiments.core.config import FigureConfig
 from experiments.core.run import Run
-from experiments.core.store import labelled
+from experiments.core.store import labelled, named
 from models.cnn import CNN, IMAGE_SHAPE, Block, CNNConfig
 
 NONE = -1
@@ -73,26 +73,28 @@ def compute(config: Config, run: Run) -> xr.Dataset:
     }
     data = xr.Dataset(
         {name: ("layer", column) for name, column in columns.items()},
-        {"layer": np.arange(len(layers))},
+        {"layer": named(("layer", np.arange(len(layers))), "place in the forward pass")},
     )
     data = data.assign(
-        first_input=("layer", [first for first, _ in inputs]),
-        second_input=("layer", [second for _, second in inputs]),
-        total_parameters=num_parameters(model),
+        first_input=named(
+            ("layer", [first for first, _ in inputs]),
+            "place of the layer whose output it takes; -1 for none",
+        ),
+        second_input=named(
+            ("layer", [second for _, second in inputs]),
+            "place of the layer whose output is added; -1 for none",
+        ),
+        total_parameters=named(num_parameters(model), "parameters of the network"),
     )
     return labelled(data, LABELS)
 
 
 LABELS = {
-    "layer": ("place in the forward pass", "1"),
     "kind": ("kind of layer", "1"),
     "description": ("what the layer does", "1"),
     "side": ("pixels on each side of the output", "pixel"),
     "channels": ("channels of the output", "1"),
     "num_parameters": ("parameters of the layer, BatchNorm's included", "1"),
-    "first_input": ("place of the layer whose output it takes; -1 for none", "1"),
-    "second_input": ("place of the layer whose output is added; -1 for none", "1"),
-    "total_parameters": ("parameters of the network", "1"),
 }
 
 

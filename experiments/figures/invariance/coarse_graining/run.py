@@ -18,7 +18,7 @@ import xarray as xr
 
 from experiments.core.run import Run
 from experiments.core.stats import ENDS, means_over_seeds
-from experiments.core.store import labelled
+from experiments.core.store import labelled, named
 from experiments.figures.invariance.queries_and_keys import others, stacked
 from experiments.training.config import TrainingConfig
 from experiments.training.tasks import Task, language_task
@@ -179,26 +179,51 @@ def analyse(config: Config, trained: Mapping[str, np.ndarray]) -> xr.Dataset:
     moved = trained["moved"][:, :, :1]  # of the first run
     data = xr.Dataset(
         {
-            "loss": (("seed", "step", "run"), trained["loss"]),
-            "trajectory": (("seed", "step", "run", "parameter"), trained["trajectory"]),
-            "moved": (("seed", "step", "run", "part"), trained["moved"]),
-            "distance": (("seed", "step", "run", "part"), trained["distance"] / moved),
-            "heldout_loss": (("seed", "eval_step", "run"), trained["heldout_loss"]),
+            "loss": named(
+                (("seed", "step", "run"), trained["loss"]),
+                "mean cross-entropy of the training batch",
+                "nat/token",
+            ),
+            "trajectory": named(
+                (("seed", "step", "run", "parameter"), trained["trajectory"]),
+                "value of a single entry of a query or key matrix",
+            ),
+            "moved": named(
+                (("seed", "step", "run", "part"), trained["moved"]), "norm of θ_n - θ_0"
+            ),
+            "distance": named(
+                (("seed", "step", "run", "part"), trained["distance"] / moved),
+                "distance from the first run over how far that has moved",
+            ),
+            "heldout_loss": named(
+                (("seed", "eval_step", "run"), trained["heldout_loss"]),
+                "mean cross-entropy of held-out batches",
+                "nat/token",
+            ),
         },
         {
             "seed": np.array(config.seeds),
-            "step": np.arange(1, config.num_steps + 1),
-            "eval_step": last,
-            "run": list(RUNS),
-            "part": list(PARTS),
-            "parameter": np.arange(trained["trajectory"].shape[-1]),
+            "step": named(
+                ("step", np.arange(1, config.num_steps + 1)), "optimizer steps done, n", "step"
+            ),
+            "eval_step": named(("eval_step", last), "optimizer steps done, n", "step"),
+            "run": named(("run", list(RUNS)), "run"),
+            "part": named(("part", list(PARTS)), "queries and keys, or all other parameters"),
+            "parameter": named(
+                ("parameter", np.arange(trained["trajectory"].shape[-1])),
+                "place among the entries that were drawn",
+            ),
             "end": list(ENDS),
         },
     )
     blocks = data.loss.coarsen(step=config.eval_every).mean()
-    data["training_loss"] = blocks.drop_vars("step").rename(step="eval_step")
+    data["training_loss"] = named(
+        blocks.drop_vars("step").rename(step="eval_step"),
+        "mean cross-entropy of the eval_every batches before",
+        "nat/token",
+    )
     numbers = means_over_seeds(_statistics(data))
-    return labelled(data.assign(numbers), LABELS)
+    return labelled(data.assign(numbers))
 
 
 def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
@@ -230,21 +255,3 @@ def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
             )
         }
     )
-
-
-LABELS = {
-    "loss": ("mean cross-entropy of the training batch", "nat/token"),
-    "trajectory": ("value of a single entry of a query or key matrix", "1"),
-    "moved": ("norm of θ_n - θ_0", "1"),
-    "distance": ("distance from the first run over how far that has moved", "1"),
-    "training_loss": (
-        "mean cross-entropy of the eval_every batches before",
-        "nat/token",
-    ),
-    "heldout_loss": ("mean cross-entropy of held-out batches", "nat/token"),
-    "run": ("run", "1"),
-    "step": ("optimizer steps done, n", "step"),
-    "eval_step": ("optimizer steps done, n", "step"),
-    "part": ("queries and keys, or all other parameters", "1"),
-    "parameter": ("place among the entries that were drawn", "1"),
-}

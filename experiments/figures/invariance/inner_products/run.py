@@ -20,7 +20,7 @@ import xarray as xr
 
 from experiments.core.run import Run
 from experiments.core.stats import ENDS, means_over_seeds
-from experiments.core.store import labelled
+from experiments.core.store import labelled, named
 from experiments.figures.invariance.queries_and_keys import inner, stacked
 from experiments.training.config import TrainingConfig
 from experiments.training.tasks import Task, language_task
@@ -202,23 +202,46 @@ def analyse(
     data = xr.Dataset(
         {name: (dims, array) for name, array in runs.items() if array.ndim == len(dims)}
         | {
-            "repeat_error": (dims[:2], runs["repeat_error"]),
-            "exact_cosine": (("seed", "exact_step", "slice"), exact["own_cosine"]),
-            "chance": ((), (config.model.width * config.model.head_size) ** -0.5),
-            "noise_share": ((), 2 * config.b1 / (1 - config.b1)),
+            "repeat_error": named(
+                (dims[:2], runs["repeat_error"]), "largest difference between W_N of both passes"
+            ),
+            "exact_cosine": named(
+                (("seed", "exact_step", "slice"), exact["own_cosine"]),
+                "cosine of W_n and g_n where qk-norm's ε is next to nothing",
+            ),
+            "chance": named(
+                ((), (config.model.width * config.model.head_size) ** -0.5),
+                "root mean square cosine of random directions, 1/√entries",
+            ),
+            "noise_share": named(
+                ((), 2 * config.b1 / (1 - config.b1)),
+                "-2⟨W_n, u_n⟩ over η‖u_n‖² for gradients that are noise, 2γ/(1-γ)",
+            ),
         },
         {
-            "network": list(trained),
+            "network": named(("network", list(trained)), "network"),
             "seed": np.array(config.seeds),
-            "step": np.arange(config.num_steps),
-            "exact_step": np.arange(config.exact_steps),
-            "slice": np.arange(runs["inner"].shape[-1]),
+            "step": named(
+                ("step", np.arange(config.num_steps)), "optimizer steps done before, n", "step"
+            ),
+            "exact_step": named(
+                ("exact_step", np.arange(config.exact_steps)),
+                "optimizer steps done before, n",
+                "step",
+            ),
+            "slice": named(
+                ("slice", np.arange(runs["inner"].shape[-1])),
+                "place among the queries and keys of all layers and heads",
+            ),
             "end": list(ENDS),
         },
     )
     # By step N momentum has let through 1 - γ^(N-n) of g_n.
     data["own_share"] *= 1 - config.b1 ** (config.num_steps - data.step)
-    data["radial_share"] = abs(data.radial / data.growth.where(data.growth != 0)).median("slice")
+    data["radial_share"] = named(
+        abs(data.radial / data.growth.where(data.growth != 0)).median("slice"),
+        "|2⟨W_n, u_n⟩| over η‖u_n‖², median over slices",
+    )
     numbers = means_over_seeds(_statistics(data))
     return labelled(data.assign(numbers), LABELS)
 
@@ -228,7 +251,7 @@ def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
     for network, label in NETWORKS.items():
         run = data.sel(network=network)
         total = (run.radial.sum("step") / run.growth.sum("step")).median("slice")
-        named = {
+        rows = {
             "inner": (abs(run.inner).median(over), "median |⟨W_N, g_n⟩|"),
             "cosine": (_size(run.cosine), "root mean square cosine of W_N and g_n"),
             "mean_cosine": (run.cosine.mean(over), "mean cosine of W_N and g_n"),
@@ -239,7 +262,7 @@ def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
         }
         statistics |= {
             f"{name}_{network}": (values, f"{what}, {label}", "1")
-            for name, (values, what) in named.items()
+            for name, (values, what) in rows.items()
         }
     largest = abs(data.exact_cosine).max(("exact_step", "slice"))
     what = f"largest |cosine| of W_n and g_n, ε of qk-norm {EXACT_EPS:g}"
@@ -258,13 +281,4 @@ LABELS = {
     "own_share": ("cosine of W_N and g_n that g_n's own part in W_N makes", "1"),
     "growth": ("η‖u_n‖²", "1"),
     "radial": ("-2⟨W_n, u_n⟩", "1"),
-    "noise_share": ("-2⟨W_n, u_n⟩ over η‖u_n‖² for gradients that are noise, 2γ/(1-γ)", "1"),
-    "radial_share": ("|2⟨W_n, u_n⟩| over η‖u_n‖², median over slices", "1"),
-    "exact_cosine": ("cosine of W_n and g_n where qk-norm's ε is next to nothing", "1"),
-    "repeat_error": ("largest difference between W_N of both passes", "1"),
-    "chance": ("root mean square cosine of random directions, 1/√entries", "1"),
-    "network": ("network", "1"),
-    "step": ("optimizer steps done before, n", "step"),
-    "exact_step": ("optimizer steps done before, n", "step"),
-    "slice": ("place among the queries and keys of all layers and heads", "1"),
 }

@@ -12,7 +12,7 @@ import xarray as xr
 
 from experiments.core.run import Run
 from experiments.core.stats import ENDS, means_over_seeds
-from experiments.core.store import labelled
+from experiments.core.store import labelled, named
 from experiments.figures.invariance.norm_dynamics.norms import TERMS, discrete_norms, flow_norms
 from experiments.training.config import LAPTOP_MODEL, SMOKE_MODEL, TrainingConfig
 from experiments.training.tasks import language_task
@@ -139,34 +139,58 @@ def analyse(
     trajectory, of_flow = ("decay", "seed", "slice", "step"), ("flow_b1", "seed", "flow_slice")
     data = xr.Dataset(
         {
-            "true": (trajectory, true[plain]),
-            "theorem": (trajectory, (decayed + growth)[plain]),
-            "corrected": (trajectory, (decayed + factor[place] * growth)[plain]),
-            "full": (trajectory, (decayed + growth + radial)[plain]),
-            "memory": (trajectory, apart / apart[..., :1]),
-            "growth_ratio": (("b1", "seed", "slice"), grown / growth[:num_b1s, ..., -1]),
-            "momentum_factor": ("b1", factor),
-            "flow_growth": (
-                ("form", *of_flow),
-                np.stack([flow[form] / flow["true"] for form in FORMS]),
+            "true": named((trajectory, true[plain]), "‖W‖² of a query or key matrix"),
+            "theorem": named((trajectory, (decayed + growth)[plain]), "‖W‖² by Theorem 2"),
+            "corrected": named(
+                (trajectory, (decayed + factor[place] * growth)[plain]),
+                "‖W‖² by Theorem 2, its growth times (1+γ)/(1-γ)",
             ),
-            "flow_share": (of_flow, flow["true"] / flow["initial"]),
-            "flow_smallest_share": (flow["true"] / flow["initial"]).min(),
+            "full": named(
+                (trajectory, (decayed + growth + radial)[plain]),
+                "‖W‖² by the full form, with -2⟨W,u⟩",
+            ),
+            "memory": named(
+                (trajectory, apart / apart[..., :1]),
+                "share of a difference in ‖W_0‖² that is left in ‖W‖²",
+            ),
+            "growth_ratio": named(
+                (("b1", "seed", "slice"), grown / growth[:num_b1s, ..., -1]),
+                "growth of ‖W‖² over Theorem 2's at the last step, λ = 0",
+            ),
+            "momentum_factor": named(("b1", factor), "(1+γ)/(1-γ)"),
+            "flow_growth": named(
+                (
+                    ("form", *of_flow),
+                    np.stack([flow[form] / flow["true"] for form in FORMS]),
+                ),
+                "predicted growth of ‖W‖² over the true one at the flow's end",
+            ),
+            "flow_share": named(
+                (of_flow, flow["true"] / flow["initial"]), "growth of ‖W‖² on the flow over ‖W_0‖²"
+            ),
+            "flow_smallest_share": named(
+                (flow["true"] / flow["initial"]).min(),
+                "smallest growth of a slice on the flow over ‖W_0‖²",
+            ),
         },
         {
-            "decay": ["λ = 0", "λ > 0"],
-            "weight_decay": ("decay", [0.0, config.weight_decay]),
+            "decay": named(("decay", ["λ = 0", "λ > 0"]), "decoupled weight decay"),
+            "weight_decay": named(("decay", [0.0, config.weight_decay]), "λ", "1/learning rate"),
             "seed": np.array(config.seeds),
-            "slice": config.chosen,
-            "step": np.arange(config.num_steps + 1),
-            "b1": np.array(config.b1s),
-            "form": list(FORMS),
-            "flow_b1": np.array(config.flow_b1s),
+            "slice": named(
+                ("slice", config.chosen), "place among the queries and keys of all layers and heads"
+            ),
+            "step": named(
+                ("step", np.arange(config.num_steps + 1)), "optimizer steps done, n", "step"
+            ),
+            "b1": named(("b1", np.array(config.b1s)), "γ"),
+            "form": named(("form", list(FORMS)), "prediction"),
+            "flow_b1": named(("flow_b1", np.array(config.flow_b1s)), "γ on the flow"),
             "end": list(ENDS),
         },
     )
     numbers = means_over_seeds(_statistics(data))
-    return labelled(data.assign(numbers), LABELS)
+    return labelled(data.assign(numbers))
 
 
 def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
@@ -197,26 +221,6 @@ def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
     }
     return {name: (*entry, "1") for name, entry in stated.items()}
 
-
-LABELS = {
-    "true": ("‖W‖² of a query or key matrix", "1"),
-    "theorem": ("‖W‖² by Theorem 2", "1"),
-    "corrected": ("‖W‖² by Theorem 2, its growth times (1+γ)/(1-γ)", "1"),
-    "full": ("‖W‖² by the full form, with -2⟨W,u⟩", "1"),
-    "memory": ("share of a difference in ‖W_0‖² that is left in ‖W‖²", "1"),
-    "growth_ratio": ("growth of ‖W‖² over Theorem 2's at the last step, λ = 0", "1"),
-    "momentum_factor": ("(1+γ)/(1-γ)", "1"),
-    "flow_growth": ("predicted growth of ‖W‖² over the true one at the flow's end", "1"),
-    "flow_share": ("growth of ‖W‖² on the flow over ‖W_0‖²", "1"),
-    "decay": ("decoupled weight decay", "1"),
-    "weight_decay": ("λ", "1/learning rate"),
-    "slice": ("place among the queries and keys of all layers and heads", "1"),
-    "step": ("optimizer steps done, n", "step"),
-    "b1": ("γ", "1"),
-    "form": ("prediction", "1"),
-    "flow_b1": ("γ on the flow", "1"),
-    "flow_smallest_share": ("smallest growth of a slice on the flow over ‖W_0‖²", "1"),
-}
 
 TINY = replace(SMOKE_MODEL, num_heads=2, qk_norm=True)
 SMALL = replace(LAPTOP_MODEL, qk_norm=True)

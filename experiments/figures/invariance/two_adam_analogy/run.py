@@ -19,7 +19,7 @@ from scipy import signal
 
 from experiments.core.run import Run
 from experiments.core.stats import ENDS, best_on_other_seeds, means_over_seeds
-from experiments.core.store import labelled
+from experiments.core.store import labelled, named
 from experiments.figures.invariance.queries_and_keys import (
     observed,
     on_queries_and_keys,
@@ -207,38 +207,80 @@ def analyse(
     followed_dims = ("decay", "seed", "slice", "norm_step")
     data = xr.Dataset(
         {
-            "ratio": (followed_dims, squared_norm / np.stack(averages)),
-            "inverse_norm": (followed_dims, squared_norm**-0.5),
-            "scale": (followed_dims, norms["scale"][..., 1:]),
-            "cosine": (followed_dims, norms["cosine"][..., 1:]),
-            "momentum_factor": float(momentum_factor(config.b1)),
-            "loss": (("arm", "rate", "decay", "seed", "step"), loss),
-            "final_loss": (("arm", "rate", "decay", "seed", "split"), final),
+            "ratio": named(
+                (followed_dims, squared_norm / np.stack(averages)),
+                "‖W‖² over the moving average of ‖u‖² that it is said to be",
+            ),
+            "inverse_norm": named(
+                (followed_dims, squared_norm**-0.5),
+                "scale 1/‖W‖ that a scale-invariant weight gives u",
+            ),
+            "scale": named(
+                (followed_dims, norms["scale"][..., 1:]),
+                "scale that a coarse-grained second stage gives u",
+            ),
+            "cosine": named(
+                (followed_dims, norms["cosine"][..., 1:]),
+                "cosine of u and the elementwise second stage's output",
+            ),
+            "momentum_factor": named(float(momentum_factor(config.b1)), "(1+γ)/(1-γ)"),
+            "loss": named(
+                (("arm", "rate", "decay", "seed", "step"), loss),
+                "mean cross-entropy of the training batch",
+                "nat/token",
+            ),
+            "final_loss": named(
+                (("arm", "rate", "decay", "seed", "split"), final),
+                "loss at the end, dropout off",
+                "nat/token",
+            ),
         },
         {
-            "decay": ["λ = 0", "λ > 0"],
+            "decay": named(
+                ("decay", ["λ = 0", "λ > 0"]), "decoupled weight decay of queries and keys"
+            ),
             "seed": np.array(config.seeds),
-            "norm_step": np.arange(1, config.norm_steps),
-            "step": np.arange(config.num_steps),
-            "arm": list(ARMS),
-            "split": list(SPLITS),
-            "rate": np.array(config.learning_rates),
+            "norm_step": named(
+                ("norm_step", np.arange(1, config.norm_steps)),
+                "optimizer steps done before, n",
+                "step",
+            ),
+            "step": named(
+                ("step", np.arange(config.num_steps)), "optimizer steps done before, n", "step"
+            ),
+            "arm": named(("arm", list(ARMS)), "optimizer and model"),
+            "split": named(("split", list(SPLITS)), "split of the corpus"),
+            "rate": named(("rate", np.array(config.learning_rates)), "learning rate η"),
             "end": list(ENDS),
         },
     )
     tenth, half = config.norm_steps // 10, config.norm_steps // 2
     product = data.scale / data.inverse_norm
     late, middle = slice(config.norm_steps - tenth, None), slice(half, half + tenth - 1)
-    data["drift"] = product.sel(norm_step=late).mean("norm_step") / product.sel(
-        norm_step=middle
-    ).mean("norm_step")
-    data["final_ratio"] = data.ratio.sel(norm_step=late).mean("norm_step")
-    data["final_cosine"] = data.cosine.sel(norm_step=slice(half, None)).mean("norm_step")
+    data["drift"] = named(
+        product.sel(norm_step=late).mean("norm_step")
+        / product.sel(norm_step=middle).mean("norm_step"),
+        "‖W‖ times the second stage's scale, last tenth over the one after the middle",
+    )
+    data["final_ratio"] = named(
+        data.ratio.sel(norm_step=late).mean("norm_step"),
+        "‖W‖² over the moving average of ‖u‖², last tenth of the run",
+    )
+    data["final_cosine"] = named(
+        data.cosine.sel(norm_step=slice(half, None)).mean("norm_step"),
+        "cosine of u and the elementwise stage's output, second half",
+    )
     best = best_on_other_seeds(data.final_loss.sel(split="heldout", drop=True), "rate")
-    data["tuned_rate"] = data.rate[best].drop_vars("rate")
-    data["tuned_loss"] = data.final_loss.isel(rate=best).drop_vars("rate")
+    data["tuned_rate"] = named(
+        data.rate[best].drop_vars("rate"), "learning rate that is best on the other seeds"
+    )
+    data["tuned_loss"] = named(
+        data.final_loss.isel(rate=best).drop_vars("rate"),
+        "loss at the learning rate that is best on the other seeds",
+        "nat/token",
+    )
     numbers = means_over_seeds(_statistics(data))
-    return labelled(data.assign(numbers), LABELS)
+    return labelled(data.assign(numbers))
 
 
 def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
@@ -268,25 +310,3 @@ def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
         if arm != "adam"
         for place, decay in enumerate(data.decay.values)
     }
-
-
-LABELS = {
-    "ratio": ("‖W‖² over the moving average of ‖u‖² that it is said to be", "1"),
-    "inverse_norm": ("scale 1/‖W‖ that a scale-invariant weight gives u", "1"),
-    "scale": ("scale that a coarse-grained second stage gives u", "1"),
-    "cosine": ("cosine of u and the elementwise second stage's output", "1"),
-    "drift": ("‖W‖ times the second stage's scale, last tenth over the one after the middle", "1"),
-    "final_ratio": ("‖W‖² over the moving average of ‖u‖², last tenth of the run", "1"),
-    "final_cosine": ("cosine of u and the elementwise stage's output, second half", "1"),
-    "momentum_factor": ("(1+γ)/(1-γ)", "1"),
-    "loss": ("mean cross-entropy of the training batch", "nat/token"),
-    "final_loss": ("loss at the end, dropout off", "nat/token"),
-    "tuned_loss": ("loss at the learning rate that is best on the other seeds", "nat/token"),
-    "tuned_rate": ("learning rate that is best on the other seeds", "1"),
-    "decay": ("decoupled weight decay of queries and keys", "1"),
-    "norm_step": ("optimizer steps done before, n", "step"),
-    "step": ("optimizer steps done before, n", "step"),
-    "arm": ("optimizer and model", "1"),
-    "split": ("split of the corpus", "1"),
-    "rate": ("learning rate η", "1"),
-}

@@ -24,29 +24,66 @@ def analyse(config: Any, data: xr.Dataset) -> xr.Dataset:
     Returns:
       The figure's dataset; its `note` says whether the search found anything.
     """
-    data = data.assign_coords(end=list(ENDS), boundary=list(BOUNDARIES))
+    data = data.assign_coords(
+        end=list(ENDS),
+        boundary=named(("boundary", list(BOUNDARIES)), "end of the box, or of its outer tenth"),
+    )
     found = data.test.sel(arm=SEARCHED)
     best = _lowest(data, data.strategy.values)
     best_known = _lowest(data, [SEARCHED, *data.strategy.values])
     gains = -(data.test - data.test.sel(arm=ADAMW, drop=True))
     over_adamw = data.second_test.sel(optimizer=ADAMW) - data.second_test.sel(optimizer=KADAM)
     data = data.assign(
-        gain=(("arm", "end"), [paired_mean(gain).ends for gain in gains]),
-        second_gain=("end", paired_mean(over_adamw).ends),
-        gain_over_strategies=("end", paired_mean(data.test.sel(arm=best) - found).ends),
-        gain_over_inverse_exp=(
-            "end",
-            paired_mean(data.test.sel(arm="inverse_exp") - data.test.sel(arm=best_known)).ends,
+        gain=named(
+            (("arm", "end"), [paired_mean(gain).ends for gain in gains]),
+            "test loss of tuned AdamW less the arm's, mean over fresh seeds",
+            LOSS,
         ),
-        is_best_strategy=("arm", data.arm.values == best),
-        refined=("member", np.arange(data.sizes["member"]) >= config.num_searched),
-        box=(("coordinate", "boundary"), _boundaries(config)),
-        rank_correlation=(("optimizer", "coordinate"), _rank_correlations(config, data)),
+        second_gain=named(
+            ("end", paired_mean(over_adamw).ends),
+            "test loss on images of AdamW less that of the 2-Adam found, mean over fresh seeds",
+            "nat/image",
+        ),
+        gain_over_strategies=named(
+            ("end", paired_mean(data.test.sel(arm=best) - found).ends),
+            "test loss of the best strategy less that of the 2-Adam found, mean over fresh seeds",
+            LOSS,
+        ),
+        gain_over_inverse_exp=named(
+            (
+                "end",
+                paired_mean(data.test.sel(arm="inverse_exp") - data.test.sel(arm=best_known)).ends,
+            ),
+            "test loss of inverse exp less that of the best 2-Adam, found or by a strategy, mean "
+            "over fresh seeds",
+            LOSS,
+        ),
+        is_best_strategy=named(
+            ("arm", data.arm.values == best),
+            "whether it is the best strategy on the validation split",
+        ),
+        refined=named(
+            ("member", np.arange(data.sizes["member"]) >= config.num_searched),
+            "whether the member lies around the best of the others",
+        ),
+        box=named((("coordinate", "boundary"), _boundaries(config)), "value there"),
+        rank_correlation=named(
+            (("optimizer", "coordinate"), _rank_correlations(config, data)),
+            "Spearman's correlation of the value with validation loss, members of the whole box "
+            "that did not diverge",
+        ),
     )
-    data["gain_searched"] = data.gain.sel(arm=SEARCHED, drop=True)
+    data["gain_searched"] = named(
+        data.gain.sel(arm=SEARCHED, drop=True),
+        "test loss of tuned AdamW less that of the 2-Adam found, mean over fresh seeds",
+        LOSS,
+    )
     lows = data.gain_searched.sel(end="low"), data.second_gain.sel(end="low")
     adamw_at_edge = data.rate_at_edge.sel(arm=ADAMW) | data.second_rate_at_edge.sel(optimizer=ADAMW)
-    data["num_confirmed"] = int(all(low > 0 for low in lows) and not adamw_at_edge)
+    data["num_confirmed"] = named(
+        int(all(low > 0 for low in lows) and not adamw_at_edge),
+        "candidates better than tuned AdamW on both tasks, intervals above 0 (of 1 candidate)",
+    )
     data = data.assign(_stated_settings(data))
     data.attrs["note"] = _note(data)
     return labelled(data, LABELS)
@@ -117,21 +154,13 @@ LOSS = "nat/token"
 LABELS: Mapping[str, tuple[str, str]] = {
     "optimizer": ("optimizer that is searched", "1"),
     "coordinate": ("decay of a stage, or learning rate", "1"),
-    "boundary": ("end of the box, or of its outer tenth", "1"),
-    "box": ("value there", "1"),
     "setting": ("value of a member", "1"),
     "validation": ("validation loss, first tuning seed", LOSS),
-    "refined": ("whether the member lies around the best of the others", "1"),
     "finalist_member": ("place of the finalist among the members", "1"),
     "finalist_validation": ("validation loss of a finalist", LOSS),
     "tuning_seed": ("seed of what chooses", "1"),
     "chosen": ("place of the chosen member", "1"),
     "coordinate_at_edge": ("whether the chosen value is in the outer tenth of its range", "1"),
-    "rank_correlation": (
-        "Spearman's correlation of the value with validation loss, members of the whole box that "
-        "did not diverge",
-        "1",
-    ),
     "strategy": ("the paper's strategy", "1"),
     "strategy_rate": ("learning rate of the strategies' sweep", "1"),
     "strategy_validation": ("validation loss of a strategy, first tuning seed", LOSS),
@@ -142,34 +171,11 @@ LABELS: Mapping[str, tuple[str, str]] = {
     "arm_setting": ("value of an arm as tuned", "1"),
     "mean_validation": ("validation loss as tuned, mean over tuning seeds", LOSS),
     "rate_at_edge": ("whether the learning rate chosen is near an end of its range", "1"),
-    "is_best_strategy": ("whether it is the best strategy on the validation split", "1"),
     "test": ("test loss, fresh seeds; NaN for strategies that are not compared", LOSS),
     "seed": ("fresh seed", "1"),
-    "gain": ("test loss of tuned AdamW less the arm's, mean over fresh seeds", LOSS),
-    "gain_searched": (
-        "test loss of tuned AdamW less that of the 2-Adam found, mean over fresh seeds",
-        LOSS,
-    ),
-    "gain_over_strategies": (
-        "test loss of the best strategy less that of the 2-Adam found, mean over fresh seeds",
-        LOSS,
-    ),
-    "gain_over_inverse_exp": (
-        "test loss of inverse exp less that of the best 2-Adam, found or by a strategy, mean over "
-        "fresh seeds",
-        LOSS,
-    ),
     "second_rate": ("learning rate of the second task's sweep", "1"),
     "second_validation": ("validation loss on the second task, first tuning seed", "nat/image"),
     "second_chosen_rate": ("learning rate chosen on the second task", "1"),
     "second_rate_at_edge": ("whether that is the lowest or the highest", "1"),
     "second_test": ("test loss on the second task, fresh seeds", "nat/image"),
-    "second_gain": (
-        "test loss on images of AdamW less that of the 2-Adam found, mean over fresh seeds",
-        "nat/image",
-    ),
-    "num_confirmed": (
-        "candidates better than tuned AdamW on both tasks, intervals above 0 (of 1 candidate)",
-        "1",
-    ),
 }

@@ -14,7 +14,7 @@ import xarray as xr
 from experiments.core.config import ConfigError, check_ks, check_least, rises
 from experiments.core.run import Run
 from experiments.core.stats import ENDS, at_end, mean, number
-from experiments.core.store import labelled
+from experiments.core.store import labelled, named
 from experiments.figures.optimizer.noise_robustness.contrasts import (
     Condition,
     gain,
@@ -174,22 +174,53 @@ def analyse(config: Config, validation: np.ndarray, test: np.ndarray) -> xr.Data
     less_adams = test - test[:, :1]
     data = xr.Dataset(
         {
-            "validation": ((*dims, "rate"), validation),
-            "chosen_rate": (dims, _chosen(config.learning_rates, validation)),
-            "rate_at_edge": (dims, at_end(place, config.num_rates)),
-            "tuned_validation": (dims, validation.min(-1)),
-            "test": ((*dims, "seed"), test),
-            "mean_test": ((*dims, "end"), np.apply_along_axis(_mean, -1, test)),
-            "excess": ((*dims, "end"), np.apply_along_axis(_mean, -1, less_adams)),
+            "validation": named(
+                ((*dims, "rate"), validation),
+                "validation loss, mean over tuning seeds",
+                "nat/token",
+            ),
+            "chosen_rate": named(
+                (dims, _chosen(config.learning_rates, validation)),
+                "learning rate that is best on the validation split",
+            ),
+            "rate_at_edge": named(
+                (dims, at_end(place, config.num_rates)),
+                "whether that is the lowest or the highest learning rate",
+            ),
+            "tuned_validation": named(
+                (dims, validation.min(-1)),
+                "lowest validation loss of the grid, mean over tuning seeds",
+                "nat/token",
+            ),
+            "test": named(((*dims, "seed"), test), "test loss", "nat/token"),
+            "mean_test": named(
+                ((*dims, "end"), np.apply_along_axis(_mean, -1, test)),
+                "test loss, mean over fresh seeds",
+                "nat/token",
+            ),
+            "excess": named(
+                ((*dims, "end"), np.apply_along_axis(_mean, -1, less_adams)),
+                "test loss less Adam's, mean over fresh seeds",
+                "nat/token",
+            ),
         },
         {
-            "condition": np.arange(len(config.conditions)),
-            "batch": ("condition", np.array(batch)),
-            "gradient_noise": ("condition", np.array(gradient_noise)),
-            "label_noise": ("condition", np.array(label_noise)),
-            "k": np.array(config.ks),
-            "rate": config.learning_rates,
-            "seed": np.array(config.seeds),
+            "condition": named(
+                ("condition", np.arange(len(config.conditions))),
+                "condition of training; 0 is the plain one",
+            ),
+            "batch": named(("condition", np.array(batch)), "examples in a batch"),
+            "gradient_noise": named(
+                ("condition", np.array(gradient_noise)),
+                "noise in the gradients over the gradients, root mean squares",
+            ),
+            "label_noise": named(
+                ("condition", np.array(label_noise)),
+                "share of the training labels that are replaced",
+            ),
+            "k": named(("k", np.array(config.ks)), "stages k"),
+            "rate": named(("rate", config.learning_rates), "learning rate"),
+            "seed": named(("seed", np.array(config.seeds)), "fresh seed"),
             "end": list(ENDS),
         },
     )
@@ -198,7 +229,7 @@ def analyse(config: Config, validation: np.ndarray, test: np.ndarray) -> xr.Data
         numbers[f"gain_{axis}"] = number(gain(data, axis), f"{BETTER}, {most}", "nat/token")
         slope = trend(data, axis, larger(data))
         numbers[f"trend_{axis}"] = number(slope, f"{SLOPE} {unit}", "nat/token")
-    return labelled(data.assign(numbers), LABELS)
+    return labelled(data.assign(numbers))
 
 
 BETTER = "loss of the better of k = 1, 2 less that of the best k ≥ 3"
@@ -209,20 +240,3 @@ STATED: Mapping[str, tuple[str, str]] = {
     "label_noise": ("most labels replaced", "tenths of labels replaced"),
 }
 """How gains and slopes are named by axis."""
-LABELS: Mapping[str, tuple[str, str]] = {
-    "validation": ("validation loss, mean over tuning seeds", "nat/token"),
-    "chosen_rate": ("learning rate that is best on the validation split", "1"),
-    "rate_at_edge": ("whether that is the lowest or the highest learning rate", "1"),
-    "tuned_validation": ("lowest validation loss of the grid, mean over tuning seeds", "nat/token"),
-    "test": ("test loss", "nat/token"),
-    "mean_test": ("test loss, mean over fresh seeds", "nat/token"),
-    "excess": ("test loss less Adam's, mean over fresh seeds", "nat/token"),
-    "condition": ("condition of training; 0 is the plain one", "1"),
-    "batch": ("examples in a batch", "1"),
-    "gradient_noise": ("noise in the gradients over the gradients, root mean squares", "1"),
-    "label_noise": ("share of the training labels that are replaced", "1"),
-    "k": ("stages k", "1"),
-    "rate": ("learning rate", "1"),
-    "seed": ("fresh seed", "1"),
-}
-"""long_name and units."""

@@ -21,28 +21,56 @@ def analyse(data: xr.Dataset) -> xr.Dataset:
       With it what was picked and whether that is at an end of what was tried, means over fresh
       seeds, gains over AdamW, and Holm's p-values, those of the family of all gains.
     """
-    data = data.assign_coords(end=list(ENDS), axis=list(AXES))
-    data["test"] = data.test.where(np.isfinite(data.test))
+    data = data.assign_coords(end=list(ENDS), axis=named(("axis", list(AXES)), "what is tuned"))
+    data["test"] = named(
+        data.test.where(np.isfinite(data.test)),
+        "test loss, fresh seeds; NaN where a run diverged",
+        NATS,
+    )
     picked_loss = data.finalist_validation.fillna(np.inf).min("finalist")
     gains = (data.test.sel(arm=ADAMW, drop=True) - data.test).transpose("arm", "seed")
     others = (data.arm != ADAMW).values
     adjusted = np.full(len(others), np.nan)
     adjusted[others] = holm([paired_p_value(gain) for gain in gains[others]])
     data = data.assign(
-        picked_rate=data.rate.isel(place=data.picked_place),
-        picked_validation=picked_loss,
-        at_edge=(("arm", "axis"), np.stack([_at_edge(data, axis) for axis in AXES], axis=1)),
-        picked=("arm", _best_of_each(picked_loss, data.optimizer)),
-        mean_test=(("arm", "end"), [mean(test).ends for test in data.test]),
-        gain=(("arm", "end"), [paired_mean(gain).ends for gain in gains]),
-        p_value=("arm", adjusted),
+        picked_rate=named(
+            data.rate.isel(place=data.picked_place),
+            "learning rate of the finalist with the lowest validation loss",
+        ),
+        picked_validation=named(
+            picked_loss, "validation loss of what was picked, mean over tuning seeds", NATS
+        ),
+        at_edge=named(
+            (("arm", "axis"), np.stack([_at_edge(data, axis) for axis in AXES], axis=1)),
+            "whether what was picked is at an end of what was tried beside it; 0 is no end",
+        ),
+        picked=named(
+            ("arm", _best_of_each(picked_loss, data.optimizer)),
+            "whether tuning the optimizer ends with this arm",
+        ),
+        mean_test=named(
+            (("arm", "end"), [mean(test).ends for test in data.test]),
+            "test loss, mean over fresh seeds",
+            NATS,
+        ),
+        gain=named((("arm", "end"), [paired_mean(gain).ends for gain in gains]), GAIN, NATS),
+        p_value=named(
+            ("arm", adjusted), "Holm-adjusted p-value of no gain, over all arms but AdamW"
+        ),
     )
     numbers = {
         f"gain_{arm}": named(data.gain.sel(arm=arm, drop=True), f"{GAIN}, {arm}", NATS)
         for arm in data.arm.values[others]
     }
-    numbers["combinations"] = data.b1.sel(arm=ADAMW, drop=True).count() * data.sizes["place"]
-    numbers["adamw_test"] = data.mean_test.sel(arm=ADAMW, drop=True)
+    numbers["combinations"] = named(
+        data.b1.sel(arm=ADAMW, drop=True).count() * data.sizes["place"],
+        "settings times learning rates that each optimizer is tuned over",
+    )
+    numbers["adamw_test"] = named(
+        data.mean_test.sel(arm=ADAMW, drop=True),
+        "test loss of tuned AdamW, mean over fresh seeds, 95% interval",
+        NATS,
+    )
     data.attrs["note"] = _note(data)
     return labelled(data.assign(numbers), LABELS)
 
@@ -111,20 +139,6 @@ LABELS = {
     "weight_decay": ("weight decay λ", "1"),
     "picked_setting": ("setting of the finalist with the lowest validation loss", "1"),
     "picked_place": ("place of that finalist's learning rate", "1"),
-    "picked_rate": ("learning rate of the finalist with the lowest validation loss", "1"),
-    "picked_validation": ("validation loss of what was picked, mean over tuning seeds", NATS),
-    "axis": ("what is tuned", "1"),
-    "at_edge": (
-        "whether what was picked is at an end of what was tried beside it; 0 is no end",
-        "1",
-    ),
-    "picked": ("whether tuning the optimizer ends with this arm", "1"),
-    "test": ("test loss, fresh seeds; NaN where a run diverged", NATS),
-    "mean_test": ("test loss, mean over fresh seeds", NATS),
-    "gain": (GAIN, NATS),
-    "p_value": ("Holm-adjusted p-value of no gain, over all arms but AdamW", "1"),
-    "combinations": ("settings times learning rates that each optimizer is tuned over", "1"),
-    "adamw_test": ("test loss of tuned AdamW, mean over fresh seeds, 95% interval", NATS),
     "arm": ("rival, or strategy and k of k-Adam", "1"),
     "optimizer": ("what is tuned with equally many members", "1"),
     "setting": ("setting of b1, b2 and weight decay", "1"),

@@ -36,16 +36,20 @@ def analyse(
     data = xr.Dataset(
         {name: (("arm", "place", "seed"), loss.astype(float)) for name, loss in finite.items()},
         {
-            "arm": list(config.arms),
-            "rate": (("arm", "place"), config.rates),
+            "arm": named(("arm", list(config.arms)), "optimizer; 2-Adam's strategies end with _2"),
+            "rate": named((("arm", "place"), config.rates), "learning rate η"),
             "seed": np.array(config.seeds),
-            "switch": list(config.switches),
+            "switch": named(
+                ("switch", list(config.switches)), "strategy of 2-Adam that AdamW is switched to"
+            ),
             "end": list(ENDS),
         },
     )
     data = data.assign(_of_each_run(data, config.tolerance))
     data = data.assign(_choices(data))
-    data["ratio"] = data.optimum / data.optimum.sel(arm=ADAMW, drop=True)
+    data["ratio"] = named(
+        data.optimum / data.optimum.sel(arm=ADAMW, drop=True), "best learning rate over AdamW's"
+    )
     for name in ("optimum", "ratio"):
         data[f"mean_{name}"] = (
             ("arm", "end"),
@@ -84,10 +88,18 @@ def _choices(data: xr.Dataset) -> xr.Dataset:
     last = data.sizes["place"] - 1
     return xr.Dataset(
         {
-            "chosen_place": (("arm", "seed"), chosen.values),
-            "rate_at_lowest": ((chosen == 0) | (data.best_place == 0)).any("seed"),
-            "rate_at_highest": ((chosen == last) | (data.best_place == last)).any("seed"),
-            "basin_open": data.open.any("seed"),
+            "chosen_place": named(
+                (("arm", "seed"), chosen.values), "place of the rate that the other seeds choose"
+            ),
+            "rate_at_lowest": named(
+                ((chosen == 0) | (data.best_place == 0)).any("seed"),
+                "whether a best or chosen rate is the lowest of the grid",
+            ),
+            "rate_at_highest": named(
+                ((chosen == last) | (data.best_place == last)).any("seed"),
+                "whether a best or chosen rate is the highest of the grid",
+            ),
+            "basin_open": named(data.open.any("seed"), "whether it does for any seed"),
         }
     )
 
@@ -151,9 +163,6 @@ def _numbers(data: xr.Dataset) -> dict[str, xr.DataArray]:
 
 
 LABELS: Mapping[str, tuple[str, str]] = {
-    "arm": ("optimizer; 2-Adam's strategies end with _2", "1"),
-    "switch": ("strategy of 2-Adam that AdamW is switched to", "1"),
-    "rate": ("learning rate η", "1"),
     "validation": ("loss on the validation split", "nat/token"),
     "test": ("loss on the test split", "nat/token"),
     "optimum": ("best learning rate, by a parabola through the lowest losses", "1"),
@@ -164,11 +173,6 @@ LABELS: Mapping[str, tuple[str, str]] = {
     "basin_high": ("highest learning rate of the basin", "1"),
     "width": ("width of the basin", "decades"),
     "open": ("whether the grid ends inside the basin", "1"),
-    "basin_open": ("whether it does for any seed", "1"),
-    "chosen_place": ("place of the rate that the other seeds choose", "1"),
-    "rate_at_lowest": ("whether a best or chosen rate is the lowest of the grid", "1"),
-    "rate_at_highest": ("whether a best or chosen rate is the highest of the grid", "1"),
-    "ratio": ("best learning rate over AdamW's", "1"),
     "mean_ratio": ("best learning rate over AdamW's, geometric mean over seeds", "1"),
     "predicted_by_size": ("AdamW's size of updates on noise over 2-Adam's", "1"),
     "predicted_by_displacement": ("AdamW's displacement on noise over 2-Adam's", "1"),

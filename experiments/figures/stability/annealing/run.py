@@ -17,7 +17,7 @@ import xarray as xr
 from experiments.core.config import rises
 from experiments.core.run import Run
 from experiments.core.stats import ENDS, means_over_seeds
-from experiments.core.store import labelled
+from experiments.core.store import labelled, named
 from experiments.figures.stability.losses import GIVEN, GeneralisationConfig, losses, losses_member
 from experiments.figures.stability.losses import LABELS as LOSS_LABELS
 from experiments.figures.stability.max_updates import GROWING, LABELS, growth_slopes, theory, train
@@ -143,18 +143,40 @@ def analyse(
     data = data.assign_coords(step=n, end=list(ENDS)).assign(
         max_update=((*member, "step"), max_update),
         dead_share=((*member, "step"), dead_share),
-        change=((*member, "step"), change),
-        log_paper_bound=(("point", "step"), predicted["log_paper_bound"]),
-        log_annealed_bound=(
-            ("strength", "point", "step"),
-            predicted["log_paper_bound"] + np.log(factor),
+        change=named(
+            ((*member, "step"), change),
+            "largest change of a parameter over η_0, ‖θ_{n+1}-θ_n‖∞/η_0",
         ),
-        slope=(member, slope),
-        final_change=(member, np.median(change[..., late], axis=-1)),
-        final_update=(member, np.median(max_update[..., late], axis=-1)),
+        log_paper_bound=(("point", "step"), predicted["log_paper_bound"]),
+        log_annealed_bound=named(
+            (
+                ("strength", "point", "step"),
+                predicted["log_paper_bound"] + np.log(factor),
+            ),
+            "ln of Theorem 1's bound on ‖θ_{n+1}-θ_n‖∞/η_0, annealed",
+            "ln(1)",
+        ),
+        slope=named(
+            (member, slope),
+            "slope of ln ‖θ_{n+1}-θ_n‖∞ over a window, bias correction divided out",
+            "1/step",
+        ),
+        final_change=named(
+            (member, np.median(change[..., late], axis=-1)),
+            "median of ‖θ_{n+1}-θ_n‖∞/η_0 over the last tenth of the steps",
+        ),
+        final_update=named(
+            (member, np.median(max_update[..., late], axis=-1)),
+            "median of ‖u_n‖∞ over the last tenth of the steps",
+            "learning rate",
+        ),
     )
     best = data.best_loss.sel(horizon="whole", drop=True)
-    data["excess_loss"] = best - best.isel(point=0).sel(strength=0.0, drop=True)
+    data["excess_loss"] = named(
+        best - best.isel(point=0).sel(strength=0.0, drop=True),
+        "lowest test loss less that at the usual point without annealing, same seed",
+        "nat/token",
+    )
     numbers = means_over_seeds(_statistics(data))
     return labelled(data.assign(numbers), LABELS | LOSS_LABELS | FIGURE_LABELS)
 
@@ -180,13 +202,4 @@ def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
 
 FIGURE_LABELS = {
     "strength": ("s of the annealing e^(-s n|C|/2)", "1"),
-    "change": ("largest change of a parameter over η_0, ‖θ_{n+1}-θ_n‖∞/η_0", "1"),
-    "log_annealed_bound": ("ln of Theorem 1's bound on ‖θ_{n+1}-θ_n‖∞/η_0, annealed", "ln(1)"),
-    "slope": ("slope of ln ‖θ_{n+1}-θ_n‖∞ over a window, bias correction divided out", "1/step"),
-    "final_change": ("median of ‖θ_{n+1}-θ_n‖∞/η_0 over the last tenth of the steps", "1"),
-    "final_update": ("median of ‖u_n‖∞ over the last tenth of the steps", "learning rate"),
-    "excess_loss": (
-        "lowest test loss less that at the usual point without annealing, same seed",
-        "nat/token",
-    ),
 }

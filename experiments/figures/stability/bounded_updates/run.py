@@ -12,7 +12,7 @@ import xarray as xr
 
 from experiments.core.run import Run
 from experiments.core.stats import ENDS, means_over_seeds
-from experiments.core.store import labelled
+from experiments.core.store import labelled, named
 from experiments.figures.stability.max_updates import (
     LABELS,
     largest_ratio,
@@ -112,29 +112,50 @@ def analyse(config: Config, max_update: np.ndarray, loss: np.ndarray) -> xr.Data
             "loss": ((*member, "step"), loss),
             "log_exact_bound": (bound, exact),
             "log_paper_bound": (bound, paper),
-            "exact_ratio": (member, largest_ratio(max_update, exact)),
-            "paper_ratio": (member, paper_ratio),
-            "exponent": (member, exponents(max_update, SETTLED)),
+            "exact_ratio": named(
+                (member, largest_ratio(max_update, exact)),
+                "largest max-update over the exact bound",
+            ),
+            "paper_ratio": named(
+                (member, paper_ratio), "largest max-update over Theorem 1's bound, n ≥ 1"
+            ),
+            "exponent": named(
+                (member, exponents(max_update, SETTLED)), f"exponent of n in ‖u_n‖∞, n ≥ {SETTLED}"
+            ),
         },
         {
             "b1": ("point", b1),
             "b2": ("point", b2),
             "C": ("point", predicted["C"]),
-            "curve": ("point", config.curves),
+            "curve": named(("point", config.curves), "curve that the point lies on"),
             "seed": np.array(config.seeds),
             "step": np.arange(config.num_steps),
             "end": list(ENDS),
         },
     )
     settled = data.sel(step=slice(SETTLED, None))
-    data["largest"] = settled.max_update.max("step")
-    data["share"] = (settled.max_update / np.exp(settled.log_exact_bound)).max("step")
+    data["largest"] = named(
+        settled.max_update.max("step"), f"largest max-update, n ≥ {SETTLED}", "learning rate"
+    )
+    data["share"] = named(
+        (settled.max_update / np.exp(settled.log_exact_bound)).max("step"),
+        f"largest max-update over the exact bound, n ≥ {SETTLED}",
+    )
     on, inside = (data.isel(point=data.curve.values == curve) for curve in CURVES)
     above = (on.max_update > np.exp(on.log_paper_bound)).any(member) & (on.step > 0)
-    data["last_above_square_root"] = on.step.where(above, 0).max()
+    data["last_above_square_root"] = named(
+        on.step.where(above, 0).max(), "last n > 0 with an update above the √n form on B₀", "step"
+    )
     below = (on.log_paper_bound < on.log_exact_bound).any("point")
-    data["square_root_below_exact"] = on.step.where(below, 0).max()
-    data["precision_change"] = precision_change(b2[boundary], config.num_steps)
+    data["square_root_below_exact"] = named(
+        on.step.where(below, 0).max(),
+        "last n at which the √n form is below the exact bound",
+        "step",
+    )
+    data["precision_change"] = named(
+        precision_change(b2[boundary], config.num_steps),
+        f"largest relative change of the exact bound between C = -{NUDGE:g} and {NUDGE:g}",
+    )
     settled_label = f"n ≥ {SETTLED}"
     stated = {
         "boundary_exponent": (
@@ -156,7 +177,7 @@ def analyse(config: Config, max_update: np.ndarray, loss: np.ndarray) -> xr.Data
             "1",
         )
     numbers = means_over_seeds(stated)
-    return labelled(data.assign(numbers), LABELS | FIGURE_LABELS)
+    return labelled(data.assign(numbers), LABELS)
 
 
 def log_square_root_bound(b1: np.ndarray, b2: np.ndarray, num_steps: int) -> np.ndarray:
@@ -205,19 +226,3 @@ def precision_change(b2: np.ndarray, num_steps: int) -> float:
             for C in (-NUDGE, NUDGE)
         )
     return float(abs(below / above - 1).max())
-
-
-FIGURE_LABELS = {
-    "curve": ("curve that the point lies on", "1"),
-    "exact_ratio": ("largest max-update over the exact bound", "1"),
-    "paper_ratio": ("largest max-update over Theorem 1's bound, n ≥ 1", "1"),
-    "largest": (f"largest max-update, n ≥ {SETTLED}", "learning rate"),
-    "share": (f"largest max-update over the exact bound, n ≥ {SETTLED}", "1"),
-    "exponent": (f"exponent of n in ‖u_n‖∞, n ≥ {SETTLED}", "1"),
-    "last_above_square_root": ("last n > 0 with an update above the √n form on B₀", "step"),
-    "square_root_below_exact": ("last n at which the √n form is below the exact bound", "step"),
-    "precision_change": (
-        f"largest relative change of the exact bound between C = -{NUDGE:g} and {NUDGE:g}",
-        "1",
-    ),
-}

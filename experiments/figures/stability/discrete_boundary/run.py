@@ -13,7 +13,7 @@ import numpy as np
 import xarray as xr
 
 from experiments.core.run import Run
-from experiments.core.store import labelled
+from experiments.core.store import labelled, named
 from experiments.figures.stability.max_updates import (
     DISAGREE,
     LABELS,
@@ -85,28 +85,58 @@ def compute(config: Config, run: Run) -> xr.Dataset:
             "log_exact_bound": (bound, log_exact),
             "log_paper_bound": (bound, predicted["log_paper_bound"]),
             "exact_rate": (point, exact_rate),
-            "exact_ratio": (member, largest_ratio(updates, log_exact[:, :num_steps])),
-            "slope": (member, growth_slopes(updates, b1, b2, second_half)),
-            "worst_case": (("point", "worst_step"), worst),
-            "worst_error": (point, abs(worst / np.exp(log_exact[:, :longest]) - 1).max(-1)),
-            "worst_growth": (point, growing[:, -1] / growing[:, longest // 2 - 1]),
+            "exact_ratio": named(
+                (member, largest_ratio(updates, log_exact[:, :num_steps])),
+                "largest max-update over the exact bound",
+            ),
+            "slope": named(
+                (member, growth_slopes(updates, b1, b2, second_half)),
+                "slope of ln‖u_n‖∞ over the second half, bias correction divided out",
+                "1/step",
+            ),
+            "worst_case": named(
+                (("point", "worst_step"), worst),
+                "last update of worst-case gradients",
+                "learning rate",
+            ),
+            "worst_error": named(
+                (point, abs(worst / np.exp(log_exact[:, :longest]) - 1).max(-1)),
+                "largest relative difference of worst case and exact bound",
+            ),
+            "worst_growth": named(
+                (point, growing[:, -1] / growing[:, longest // 2 - 1]),
+                "worst case at the longest length over that at half of it",
+            ),
         },
         {
             "b1": (point, b1),
             "b2": (point, b2),
             "C": (point, C),
-            "theories": (
-                point,
-                np.select([C > 0, exact_rate < 0], [BOTH_STABLE, DISAGREE], BOTH_UNSTABLE),
+            "theories": named(
+                (
+                    point,
+                    np.select([C > 0, exact_rate < 0], [BOTH_STABLE, DISAGREE], BOTH_UNSTABLE),
+                ),
+                "what C and γ² < β say of the point",
             ),
             "seed": np.array(config.seeds),
             "step": np.arange(num_steps),
-            "bound_step": np.arange(log_exact.shape[1]),
-            "worst_step": np.arange(longest),
+            "bound_step": named(
+                ("bound_step", np.arange(log_exact.shape[1])),
+                "optimizer steps done before, n",
+                "step",
+            ),
+            "worst_step": named(
+                ("worst_step", np.arange(longest)), "optimizer steps done before, n", "step"
+            ),
         },
     )
-    data["largest"] = data.max_update.where(data.theories == DISAGREE).max()
-    return labelled(data, LABELS | FIGURE_LABELS)
+    data["largest"] = named(
+        data.max_update.where(data.theories == DISAGREE).max(),
+        "largest max-update where the theories disagree",
+        "learning rates",
+    )
+    return labelled(data, LABELS)
 
 
 def worst_case_updates(b1: np.ndarray, b2: np.ndarray, num_steps: int) -> np.ndarray:
@@ -149,16 +179,3 @@ def worst_case_updates(b1: np.ndarray, b2: np.ndarray, num_steps: int) -> np.nda
         lengths = jax.vmap(last_update, (None, None, None, 0))
         every = jax.jit(jax.vmap(lengths, (0, 0, 1, None)))
         return np.asarray(every(b1, b2, gradients, starts))
-
-
-FIGURE_LABELS = {
-    "bound_step": ("optimizer steps done before, n", "step"),
-    "worst_step": ("optimizer steps done before, n", "step"),
-    "theories": ("what C and γ² < β say of the point", "1"),
-    "exact_ratio": ("largest max-update over the exact bound", "1"),
-    "slope": ("slope of ln‖u_n‖∞ over the second half, bias correction divided out", "1/step"),
-    "worst_case": ("last update of worst-case gradients", "learning rate"),
-    "worst_error": ("largest relative difference of worst case and exact bound", "1"),
-    "largest": ("largest max-update where the theories disagree", "learning rates"),
-    "worst_growth": ("worst case at the longest length over that at half of it", "1"),
-}

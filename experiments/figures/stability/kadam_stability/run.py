@@ -216,32 +216,77 @@ def analyse(
         | {
             "log_exact_bound": (("point", "step"), exact),
             "log_paper_bound": (("point", "step"), paper),
-            "exact_ratio": (member, np.stack([largest_ratio(u, exact) for u in updates])),
-            "paper_ratio": (member, np.stack([largest_ratio(u, paper) for u in updates])),
-            "log10_largest": (member, np.log10(updates.max(-1))),
-            "dead_update": (("k", "dead_seed", "dead_step"), dead),
-            "dead_log_exact_bound": ("dead_step", dead_theory["log_exact_bound"][0]),
-            "dead_growth": (("k", "dead_seed"), dead_slopes / dead_theory["exact_rate"]),
-            "constructed": (("k", *worst), constructed),
-            "worst_bound": (worst, worst_bound),
-            "constructed_ratio": (("k", *worst), constructed / worst_bound),
+            "exact_ratio": named(
+                (member, np.stack([largest_ratio(u, exact) for u in updates])),
+                "largest max-update over the last stage's exact bound",
+            ),
+            "paper_ratio": named(
+                (member, np.stack([largest_ratio(u, paper) for u in updates])),
+                "largest max-update over Theorem 3's bound",
+            ),
+            "log10_largest": named(
+                (member, np.log10(updates.max(-1))),
+                "log10 of the largest max-update",
+                "log10(learning rate)",
+            ),
+            "dead_update": named(
+                (("k", "dead_seed", "dead_step"), dead),
+                "max-update ‖u_n‖∞ on dying gradients",
+                "learning rate",
+            ),
+            "dead_log_exact_bound": named(
+                ("dead_step", dead_theory["log_exact_bound"][0]),
+                "ln of the last stage's exact bound",
+                "ln(learning rate)",
+            ),
+            "dead_growth": named(
+                (("k", "dead_seed"), dead_slopes / dead_theory["exact_rate"]),
+                "slope of ln ‖u_n‖∞ in the second half over ln(γ/√β)",
+            ),
+            "constructed": named(
+                (("k", *worst), constructed),
+                "update at the last of the constructed gradients",
+                "learning rate",
+            ),
+            "worst_bound": named(
+                (worst, worst_bound),
+                "exact supremum of the last stage at that step",
+                "learning rate",
+            ),
+            "constructed_ratio": named(
+                (("k", *worst), constructed / worst_bound), "that update over that supremum"
+            ),
         },
         {
-            "k": list(STAGES),
+            "k": named(("k", list(STAGES)), "number of stages"),
             "b1": ("point", b1),
             "b2": ("point", b2),
             "C": ("point", predicted["C"]),
             "seed": np.array(config.seeds),
             "step": np.arange(config.num_steps),
-            "dead_seed": np.arange(config.dead_seeds),
-            "dead_step": np.arange(config.dead_steps),
-            "length": np.array(config.worst_lengths),
-            "worst_b1": ("worst_point", np.array(config.worst_points)[:, 0]),
-            "worst_b2": ("worst_point", np.array(config.worst_points)[:, 1]),
+            "dead_seed": named(("dead_seed", np.arange(config.dead_seeds)), "seed of the noise"),
+            "dead_step": named(
+                ("dead_step", np.arange(config.dead_steps)),
+                "optimizer steps done before, n",
+                "step",
+            ),
+            "length": named(
+                ("length", np.array(config.worst_lengths)),
+                "number of constructed gradients N",
+                "step",
+            ),
+            "worst_b1": named(
+                ("worst_point", np.array(config.worst_points)[:, 0]),
+                "γ of every stage for the constructed gradients",
+            ),
+            "worst_b2": named(
+                ("worst_point", np.array(config.worst_points)[:, 1]),
+                "β of every stage for the constructed gradients",
+            ),
             "end": list(ENDS),
         },
     )
-    return labelled(data.assign(_numbers(data)), LABELS | FIGURE_LABELS)
+    return labelled(data.assign(_numbers(data)), LABELS)
 
 
 def _numbers(data: xr.Dataset) -> dict[str, xr.DataArray]:
@@ -274,22 +319,3 @@ def _numbers(data: xr.Dataset) -> dict[str, xr.DataArray]:
             "1",
         )
     return numbers
-
-
-FIGURE_LABELS = {
-    "k": ("number of stages", "1"),
-    "exact_ratio": ("largest max-update over the last stage's exact bound", "1"),
-    "paper_ratio": ("largest max-update over Theorem 3's bound", "1"),
-    "log10_largest": ("log10 of the largest max-update", "log10(learning rate)"),
-    "dead_seed": ("seed of the noise", "1"),
-    "dead_step": ("optimizer steps done before, n", "step"),
-    "dead_update": ("max-update ‖u_n‖∞ on dying gradients", "learning rate"),
-    "dead_log_exact_bound": ("ln of the last stage's exact bound", "ln(learning rate)"),
-    "dead_growth": ("slope of ln ‖u_n‖∞ in the second half over ln(γ/√β)", "1"),
-    "length": ("number of constructed gradients N", "step"),
-    "worst_b1": ("γ of every stage for the constructed gradients", "1"),
-    "worst_b2": ("β of every stage for the constructed gradients", "1"),
-    "constructed": ("update at the last of the constructed gradients", "learning rate"),
-    "worst_bound": ("exact supremum of the last stage at that step", "learning rate"),
-    "constructed_ratio": ("that update over that supremum", "1"),
-}

@@ -13,7 +13,7 @@ import optax
 import xarray as xr
 
 from experiments.core.run import Run
-from experiments.core.store import labelled
+from experiments.core.store import labelled, named
 from experiments.figures.stability.max_updates import (
     FAST,
     GROWING,
@@ -150,20 +150,58 @@ def analyse(
         | {
             "log_exact_bound": (bound, log_exact),
             "log_paper_bound": (bound, predicted["log_paper_bound"]),
-            "exact_ratio": (member, largest_ratio(trained["max_update"], log_exact)),
-            "paper_ratio": (
-                member,
-                largest_ratio(trained["max_update"], predicted["log_paper_bound"]),
+            "exact_ratio": named(
+                (member, largest_ratio(trained["max_update"], log_exact)),
+                "largest max-update over the exact bound",
             ),
-            "rate": (("kind", "point"), rates),
-            "slope": (("window", *member), np.stack(slopes)),
-            "fit": (("kind", "quantity", "end"), np.array(fits)),
-            "contrast_log_exact_bound": (("contrast", "contrast_step"), few_log_exact),
-            "contrast_stored": ((*few, "contrast_step"), stored),
-            "contrast_eps": ((*few, "contrast_step"), larger_eps),
-            "contrast_eps_slope": (few, eps_slope),
-            "contrast_float32": ((*few, "contrast_step"), float32),
-            "contrast_float32_excess": (few, excess),
+            "paper_ratio": named(
+                (
+                    member,
+                    largest_ratio(trained["max_update"], predicted["log_paper_bound"]),
+                ),
+                "largest max-update over Theorem 1's bound",
+            ),
+            "rate": named(
+                (("kind", "point"), rates),
+                "predicted slope of ln‖u_n‖∞: |C|/2 and ln(γ/√β)",
+                "1/step",
+            ),
+            "slope": named(
+                (("window", *member), np.stack(slopes)),
+                "slope of ln‖u_n‖∞ over a window, bias correction divided out",
+                "1/step",
+            ),
+            "fit": named(
+                (("kind", "quantity", "end"), np.array(fits)),
+                "line through median slopes in the first window against a predicted one, C < 0",
+                "mixed",
+            ),
+            "contrast_log_exact_bound": named(
+                (("contrast", "contrast_step"), few_log_exact),
+                "ln of the exact bound at the contrasts",
+                "ln(learning rate)",
+            ),
+            "contrast_stored": named(
+                ((*few, "contrast_step"), stored),
+                "max-update ‖u_n‖∞ at the contrasts",
+                "learning rate",
+            ),
+            "contrast_eps": named(
+                ((*few, "contrast_step"), larger_eps),
+                "max-update ‖u_n‖∞ with the larger ε",
+                "learning rate",
+            ),
+            "contrast_eps_slope": named(
+                (few, eps_slope), "slope of ln‖u_n‖∞ at n = 1000±50 with the larger ε", "1/step"
+            ),
+            "contrast_float32": named(
+                ((*few, "contrast_step"), float32),
+                "max-update ‖u_n‖∞ with a float32 second moment",
+                "learning rate",
+            ),
+            "contrast_float32_excess": named(
+                (few, excess), "largest excess over the exact bound with float32 v", "decade"
+            ),
         },
         {
             "b1": ("point", b1),
@@ -171,16 +209,26 @@ def analyse(
             "C": ("point", C),
             "seed": np.array(config.seeds),
             "step": np.arange(config.num_steps),
-            "kind": ["half_C", "exact"],
-            "window": list(windows),
-            "window_ends": (("window", "window_end"), np.array(list(windows.values()))),
-            "quantity": ["coefficient", "intercept"],
+            "kind": named(("kind", ["half_C", "exact"]), "predicted rate"),
+            "window": named(("window", list(windows)), "window of the slope"),
+            "window_ends": named(
+                (("window", "window_end"), np.array(list(windows.values()))),
+                "first and last step of the window",
+                "step",
+            ),
+            "quantity": named(
+                ("quantity", ["coefficient", "intercept"]), "coefficient (1) or intercept (1/step)"
+            ),
             "end": ["value", "low", "high"],
-            "contrast": contrast,
-            "contrast_seed": np.arange(config.contrast_seeds),
-            "contrast_step": np.arange(config.contrast_steps),
-            "curve_b1": ("curve", config.curve[0]),
-            "curve_b2": ("curve", config.curve[1]),
+            "contrast": named(("contrast", contrast), "place of a contrast among the points"),
+            "contrast_seed": named(("contrast_seed", np.arange(config.contrast_seeds)), "seed"),
+            "contrast_step": named(
+                ("contrast_step", np.arange(config.contrast_steps)),
+                "optimizer steps done before, n",
+                "step",
+            ),
+            "curve_b1": named(("curve", config.curve[0]), "γ on the whole curve"),
+            "curve_b2": named(("curve", config.curve[1]), "β on the whole curve"),
         },
     )
     return labelled(data.assign(_numbers(data)), LABELS | FIGURE_LABELS)
@@ -210,29 +258,6 @@ def _numbers(data: xr.Dataset) -> dict[str, xr.DataArray]:
 
 
 FIGURE_LABELS = {
-    "exact_ratio": ("largest max-update over the exact bound", "1"),
-    "paper_ratio": ("largest max-update over Theorem 1's bound", "1"),
-    "rate": ("predicted slope of ln‖u_n‖∞: |C|/2 and ln(γ/√β)", "1/step"),
-    "slope": ("slope of ln‖u_n‖∞ over a window, bias correction divided out", "1/step"),
-    "fit": (
-        "line through median slopes in the first window against a predicted one, C < 0",
-        "mixed",
-    ),
-    "contrast_log_exact_bound": ("ln of the exact bound at the contrasts", "ln(learning rate)"),
-    "contrast_stored": ("max-update ‖u_n‖∞ at the contrasts", "learning rate"),
-    "contrast_eps": ("max-update ‖u_n‖∞ with the larger ε", "learning rate"),
-    "contrast_eps_slope": ("slope of ln‖u_n‖∞ at n = 1000±50 with the larger ε", "1/step"),
-    "contrast_float32": ("max-update ‖u_n‖∞ with a float32 second moment", "learning rate"),
-    "contrast_float32_excess": ("largest excess over the exact bound with float32 v", "decade"),
-    "kind": ("predicted rate", "1"),
-    "window": ("window of the slope", "1"),
-    "window_ends": ("first and last step of the window", "step"),
-    "quantity": ("coefficient (1) or intercept (1/step)", "1"),
-    "contrast_seed": ("seed", "1"),
-    "contrast_step": ("optimizer steps done before, n", "step"),
-    "contrast": ("place of a contrast among the points", "1"),
-    "curve_b1": ("γ on the whole curve", "1"),
-    "curve_b2": ("β on the whole curve", "1"),
     "largest_stable": ("largest max-update where C > 0", "learning rates"),
     "largest_just_below": ("largest max-update where -0.01 ≤ C < 0", "learning rates"),
     "smallest_growing": (

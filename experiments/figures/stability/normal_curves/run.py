@@ -11,7 +11,7 @@ import xarray as xr
 
 from experiments.core.run import Run
 from experiments.core.stats import ENDS
-from experiments.core.store import labelled
+from experiments.core.store import labelled, named
 from experiments.figures.stability.losses import (
     GIVEN,
     HORIZONS,
@@ -66,7 +66,13 @@ def analyse(config: Config, test_loss: np.ndarray) -> xr.Dataset:
       The figure's dataset.
     """
     data = losses(config, ("curve", "point"), *config.points, test_loss)
-    data = data.assign_coords(curve=list(CURVES), end=list(ENDS))
+    data = data.assign_coords(
+        curve=named(
+            ("curve", list(CURVES)),
+            "β of the point with γ = 0.9 that the normal curve goes through",
+        ),
+        end=list(ENDS),
+    )
     stable, unstable = data.best_loss.where(data.C > 0), data.best_loss.where(data.C < 0)
     data = data.assign(
         rank_correlation=rank_correlation(data.C, stable),
@@ -80,7 +86,7 @@ def analyse(config: Config, test_loss: np.ndarray) -> xr.Dataset:
         data = data.assign(
             stated(data.sel(curve=b2, drop=True), STATISTICS, HORIZONS, where, suffix=f"_{b2}")
         )
-    return labelled(data, LABELS | OPTIMUM_LABELS | STATISTICS | CURVE_LABEL)
+    return labelled(data, LABELS | OPTIMUM_LABELS | STATISTICS)
 
 
 STATISTICS = {
@@ -97,4 +103,3 @@ STATISTICS = {
     ),
 }
 """What each seed says of each curve up to each horizon."""
-CURVE_LABEL = {"curve": ("β of the point with γ = 0.9 that the normal curve goes through", "1")}

@@ -58,7 +58,7 @@ def level_curve(c: ArrayLike, num: int) -> tuple[jax.Array, jax.Array]:
 
     References:
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
-      §3.1, Fig. 2.
+      §3.1, Fig. 2, Appendix F, Appendix M.
     """
     num = check_integer("num", num)
     c = np.asarray(check_real("c", c, FINITE, single=False), np.float64)[..., None, None]
@@ -119,7 +119,7 @@ def normal_curve(
 
     References:
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
-      §3.1, Fig. 2, Appendix F.
+      §3.1, §3.3, Fig. 2, Appendix F, Appendix M.
     """
     num = check_integer("num", num)
     b1, b2 = (

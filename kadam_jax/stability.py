@@ -1,7 +1,8 @@
 """How large can an update get? Two theories of Adam's max-update, side by side.
 
-The paper's (Theorem 1, §3.1, Appendix D) bounds continuous-time Adam, by a constant where
-C(β, γ) = 2/γ - 1/β - 1 is positive. The exact one takes the supremum of |u_n| over all gradient
+The paper's (Theorem 1, §3.1 and Appendix D of Gould and Tanaka,
+`arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_) bounds continuous-time Adam, by a constant
+where C(β, γ) = 2/γ - 1/β - 1 is positive. The exact one takes the supremum of |u_n| over all gradient
 sequences of the discrete algorithm, a constant where γ² < β. Since
 β/γ² - 1 = C + (β-γ)²/(γ²β), whatever C calls stable is exactly stable, but not the reverse: at
 (β, γ) = (0.1, 0.25) C is -3, while no update ever exceeds 1.291.
@@ -90,7 +91,7 @@ def stability_coefficient(b1: ArrayLike, b2: ArrayLike) -> jax.Array:
 
     References:
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
-      Theorem 1 and the regions of §3.1.
+      §3.1, Theorem 1.
     """
     return _coefficient(*_decays(b1, b2))
 
@@ -139,7 +140,7 @@ def max_update_bound(
 
     References:
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
-      Theorem 1, Appendix D.
+      Theorem 1, Theorem 3, Appendix D, Appendix L.
     """
     check_choice("form", form, _FORMS)
     check_bool("log", log)
@@ -188,7 +189,7 @@ def exact_max_update_bound(
 
     References:
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
-      Appendix D, of which this is the discrete counterpart; Theorem 3 for k-Adam's last stage.
+      Theorem 1, Theorem 3, Appendix D, Appendix E.
     """
     check_bool("log", log)
     step, b1, b2, *rests = _step_and_decays(step, b1, b2, DECAY)
@@ -220,7 +221,7 @@ def growth_rate(b1: ArrayLike, b2: ArrayLike) -> jax.Array:
 
     References:
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
-      Theorem 1, §3.2.
+      §3.2, Appendix N.
     """
     decays = _decays(b1, b2, DECAY)
     calm = (_coefficient(*decays) >= 0) | (decays[0] == 0)
@@ -253,7 +254,7 @@ def exact_growth_rate(b1: ArrayLike, b2: ArrayLike) -> jax.Array:
 
     References:
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
-      §3.2, of which this is the discrete counterpart.
+      §3.2.
     """
     _, log = _square_over_and_log(*_decays(b1, b2, DECAY))
     return jnp.maximum(log / 2, 0)
@@ -279,7 +280,7 @@ def is_stable(b1: ArrayLike, b2: ArrayLike) -> jax.Array:
 
     References:
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
-      Theorem 1, §3.1.
+      §3.1, Theorem 1.
     """
     return stability_coefficient(b1, b2) > 0
 
@@ -306,7 +307,7 @@ def is_exactly_stable(b1: ArrayLike, b2: ArrayLike) -> jax.Array:
 
     References:
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
-      Theorem 1, §3.1, of which this is the discrete counterpart.
+      §3.1, Theorem 1.
     """
     return _square_minus(*_decays(b1, b2, DECAY)) < 0
 
@@ -345,7 +346,7 @@ def worst_case_gradients(num_steps: int, b1: ArrayLike, b2: ArrayLike) -> jax.Ar
 
     References:
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
-      Appendix D, whose inequality they turn into an equality.
+      Appendix D.
     """
     num_steps = check_integer("num_steps", num_steps)
     *numbers, dtype = _numbers(b1, b2, DECAY)

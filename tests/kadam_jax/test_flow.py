@@ -865,7 +865,7 @@ def test_derivatives_of_closed_forms(x64):
 
 
 def test_the_update_starts_flat_where_its_slope_is_infinite(x64):
-    """u grows like √t from t = 0 with the paper's correction: the derivative there is given as 0."""
+    """u grows like √t from t = 0 with the paper's correction; the derivative there is set to 0."""
     for bias_correction, start in (("discrete", 0.0), ("continuous", 1.0)):
         update = partial(
             continuous_update, jnp.cos, learning_rate=0.1, bias_correction=bias_correction

@@ -7,8 +7,8 @@ import numpy as np
 import optax
 import pytest
 
-from experiments.contenders import CONTENDERS, schedule
 from experiments.data import byte_corpus, load_corpus
+from experiments.training.contenders import CONTENDERS, schedule
 from experiments.training.tasks import Task, language_task
 from experiments.training.train import train_member
 from kadam_jax.members import points, sweep

@@ -1,4 +1,4 @@
-"""Adaptive normalisation: an average of the updates over the root of an average of their squares.
+"""Adaptive normalization: an average of the updates over the root of an average of their squares.
 
 `normalize` runs any number of stages over a tree; one stage is an optax transformation here, k of
 them are k-Adam in `kadam_jax.optimizer`. Definition 2 of Gould and Tanaka,
@@ -64,7 +64,7 @@ def scale_by_adaptive_normalization(
     *,
     mu_dtype: DTypeLike | None = None,
 ) -> optax.GradientTransformationExtraArgs:
-    r"""Normalise the history of updates: :math:`u_n = \mathcal{A}_{\gamma,\beta}(g_{0:n})`.
+    r"""Normalize the history of updates: :math:`u_n = \mathcal{A}_{\gamma,\beta}(g_{0:n})`.
 
     .. math::
 
@@ -75,7 +75,7 @@ def scale_by_adaptive_normalization(
     multiplying every gradient by a power of two then leaves the update the same to the last bit,
     where a float32 :math:`v` underflows below \|g\| = 3.4e-18 and overflows above 1.8e19. ε stands
     outside the bias-corrected root, as in `optax.scale_by_adam`; the paper's Algorithm 1 writes it
-    beside the uncorrected root, and at 1e-30 the two cannot be told apart.
+    next to the uncorrected root, and at 1e-30 the two cannot be told apart.
 
     Both averages have at least float32 precision whatever the dtype of the parameters, and the
     update has the promotion of the gradient's dtype and the parameter's, where `update` is given
@@ -102,9 +102,9 @@ def scale_by_adaptive_normalization(
 
     Examples:
       >>> import jax.numpy as jnp
-      >>> normalise = scale_by_adaptive_normalization(b1=0.9, b2=0.999)
+      >>> normalize = scale_by_adaptive_normalization(b1=0.9, b2=0.999)
       >>> params = {"w": jnp.ones(2)}
-      >>> updates, _ = normalise.update({"w": jnp.array([1e-9, -4.0])}, normalise.init(params))
+      >>> updates, _ = normalize.update({"w": jnp.array([1e-9, -4.0])}, normalize.init(params))
       >>> updates["w"].round(5).tolist()
       [1.0, -1.0]
 
@@ -263,9 +263,9 @@ def _difference(updates, other, name):
 def _advance(x, size, mu, rms, c: Coefficients, num_stages):
     """One of `num_stages` stages on one leaf: (x, |x|, mu, rms) -> (u, |u|, mu, rms).
 
-    |u| is made beside u, not from it. The next stage averages both, and were both made from one u,
-    XLA's CPU backend would write u out in full between the stages, a fresh page for every 4 KB of
-    it; this way each average divides for itself and nothing but the state touches memory.
+    |u| is computed next to u, not from it. The next stage averages both, and were both made from
+    one u, XLA's CPU backend would write u out in full between the stages, a fresh page for every
+    4 KB of it; this way each average divides for itself and nothing but the state touches memory.
     """
     gain, correction = (scalar.astype(x.dtype) for scalar in (c.mu_gain, c.correction))
     old_mu = mu.astype(x.dtype)

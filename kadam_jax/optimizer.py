@@ -1,4 +1,4 @@
-"""k-Adam: adaptive normalisation applied k times in succession.
+"""k-Adam: adaptive normalization applied k times in succession.
 
 Algorithm 1 of Gould and Tanaka, `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_.
 """
@@ -34,7 +34,7 @@ def scale_by_kadam(
     strategy: str = "inverse_exp",
     mu_dtype: DTypeLike | None = None,
 ) -> optax.GradientTransformationExtraArgs:
-    r"""Rescale updates by k adaptive normalisations in succession.
+    r"""Rescale updates by k adaptive normalizations in succession.
 
     .. math::
 
@@ -159,7 +159,7 @@ def kadam(
       k, b1, b2, eps, strategy, mu_dtype: see `scale_by_kadam`.
       weight_decay: λ, a scalar (may be traced) or a schedule. If it is 0, and not traced, `update`
         needs no `params`.
-      coupled: whether the decay passes through the normalisation; static.
+      coupled: whether the decay passes through the normalization; static.
       mask: which parameters decay: a tree of booleans, a prefix of one, or a function from the
         parameters to one, as in `optax.adamw`.
 

@@ -177,7 +177,7 @@ class CNN(nnx.Module):
         """Classifies images.
 
         Args:
-          images: normalised per channel, (batch, 32, 32, 3).
+          images: normalized per channel, (batch, 32, 32, 3).
           rngs: unused; nothing here is random.
 
         Returns:

@@ -49,7 +49,7 @@ class GPTConfig:
         XLA does so on accelerators, its CPU backend keeps them anyway.
 
     Raises:
-      ValueError: if a size is no integer or below 1, `width` is no multiple of `num_heads`,
+      ValueError: if a size is not an integer or below 1, `width` is not a multiple of `num_heads`,
         `dropout` is outside [0, 1), an epsilon is negative or infinite, `dtype` is unknown, or
         `attention` is unknown or does not go with `dtype`.
     """
@@ -141,7 +141,7 @@ class Attention(nnx.Module):
 
 
 class Block(nnx.Module):
-    """Attention, then an MLP four times as wide inside, each beside the residual stream."""
+    """Attention, then an MLP four times as wide inside, each added to the residual stream."""
 
     def __init__(self, config: GPTConfig, rngs: nnx.Rngs):
         self.config = config

@@ -25,7 +25,7 @@ class NGramConfig:
       width: size of the hidden layer.
 
     Raises:
-      ValueError: if a size is no integer or below 1.
+      ValueError: if a size is not an integer or below 1.
     """
 
     vocab_size: int = 256
@@ -40,7 +40,7 @@ class NGramConfig:
 
 
 class NGram(nnx.Module):
-    """Embeddings of the tokens beside each other, one hidden layer of tanh, logits.
+    """Embeddings of the tokens next to each other, one hidden layer of tanh, logits.
 
     Example:
 

@@ -2,7 +2,7 @@
 
 import os
 
-# Before JAX starts: the sharding tests need several devices, and without LLVM's optimisations the
+# Before JAX starts: the sharding tests need several devices, and without LLVM's optimizations the
 # suite, which compiles thousands of small programs, takes two thirds of the time.
 os.environ["XLA_FLAGS"] = " ".join(
     [

@@ -19,7 +19,7 @@ from experiments.reproduce.pipeline import TELLING, folder_of
 ROOT = Path(__file__).parents[1]
 OURS = ("kadam_jax", "models", "experiments")
 
-# What a package may import beside itself and the standard library; None is anything.
+# What a package may import in addition to itself and the standard library; None is anything.
 PACKAGES = {
     "kadam_jax": {"jax", "optax", "numpy"},
     "models": {"jax", "flax", "numpy"},

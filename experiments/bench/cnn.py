@@ -1,4 +1,4 @@
-"""A training step of the CNN inside a loop, beside the same step alone."""
+"""A training step of the CNN inside a loop, versus the same step alone."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

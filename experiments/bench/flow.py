@@ -1,4 +1,4 @@
-"""What `solve_flow` costs beyond its gradients, and beside diffrax's Euler on the vector field."""
+"""What `solve_flow` costs beyond its gradients, and next to diffrax's Euler on the vector field."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -66,7 +66,7 @@ ADAMW: Key = ("optax.adamw", 1)
 
 
 def make(key: Key) -> optax.GradientTransformation:
-    """The optimizer behind a row."""
+    """The optimizer of a row."""
     name, k = key
     if key == ADAMW:
         return optax.adamw(LEARNING_RATE, weight_decay=WEIGHT_DECAY)

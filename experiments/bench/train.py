@@ -1,4 +1,4 @@
-"""Training steps of nanoGPT, beside a PyTorch twin where there is one.
+"""Training steps of nanoGPT, next to a PyTorch twin where there is one.
 
 The twin is any program that takes `--layers --heads --width --vocab --batch --length`, and
 `--compile` and `--bf16`, and prints a line of JSON with `step_ms`. It runs in a process of its own,
@@ -182,4 +182,4 @@ def run(config: TrainBenchConfig) -> list[Table]:
     return [Table("A training step of nanoGPT", columns, measured, note=note)]
 
 
-BENCH = Bench("train", "nanoGPT's training step, beside a PyTorch twin", TrainBenchConfig(), run)
+BENCH = Bench("train", "nanoGPT's training step, next to a PyTorch twin", TrainBenchConfig(), run)

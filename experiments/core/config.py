@@ -55,7 +55,7 @@ def check_ks(ks: Sequence[int]) -> None:
 
 
 def rises(*values: float) -> bool:
-    """Whether every number is above the one before; beside NaN none is.
+    """Whether every number is above the one before; next to NaN none is.
 
     >>> rises(0, 1, 3), rises(0, 0), rises(0, float("nan"))
     (True, False, False)
@@ -84,7 +84,7 @@ def override(config: ConfigT, assignments: Sequence[str], prog: str = "--set") -
       SystemExit: With code 2, after a message on stderr that names the field and, for an unknown
         field, names near it.
       ConfigError: If a number is not finite, which comparisons let through, an integer is too
-        large for an array's size, or a text is no field or no value.
+        large for an array's size, or a text is not a field or not a value.
 
     >>> from experiments.training.config import TrainingConfig
     >>> override(TrainingConfig(), ["eps=1e-8", "model.width=64", "model.num_heads=1"]).model.width

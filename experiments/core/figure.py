@@ -33,7 +33,7 @@ class Figure:
       minimum: The laptop minimum of fields that decide how far a verdict can be trusted; below
         it every verdict reads "inconclusive".
       claims: What is judged by its dataset, in the report's order.
-      question: The question that it stands behind, one of `core.questions` or its own.
+      question: The question that it answers, one of `core.questions` or its own.
       decided_by: Ids of those of its claims that decide the question.
     """
 

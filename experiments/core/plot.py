@@ -64,7 +64,7 @@ def canvas(width: float, height: float, **subplots: Any) -> tuple[Figure, Any]:
 
 
 def draw_panels(grid: Any, dataset: xr.Dataset, panels: Sequence[Draw]) -> None:
-    """Draws each of `panels` on its axes in `grid`, and sets its title behind a letter."""
+    """Draws each of `panels` on its axes in `grid`, and sets its title after a letter."""
     for place, (axes, draw) in enumerate(zip(grid.flat, panels, strict=True)):
         letter = string.ascii_lowercase[place]
         axes.set_title(f"({letter}) {draw(axes, dataset)}", loc="left")

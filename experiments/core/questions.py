@@ -1,8 +1,8 @@
-"""What a reader of the page wants to know; every figure stands behind one question."""
+"""What a reader of the page wants to know; every figure answers one question."""
 
 WORTH_TRYING = "Is k-Adam worth trying in place of Adam?"
 UPDATES_BOUNDED = "Does C(β, γ) say where updates are bounded, and how fast they grow elsewhere?"
-GENERALIZATION = "Does C(β, γ) predict how well a network generalises?"
+GENERALIZATION = "Does C(β, γ) predict how well a network generalizes?"
 FLOW_FOLLOWS_ADAM = "Does the continuous-time model follow Adam?"
 SCALE_INVARIANCE = "Do scale-invariant weights behave as the theory says?"
 

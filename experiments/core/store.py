@@ -236,7 +236,7 @@ class ChunkStore:
 
     Attributes:
       folder: Where this run's chunks lie, and no other's: its name is the run's key.
-      identity: What the run is; written beside the chunks.
+      identity: What the run is; written next to the chunks.
     """
 
     folder: Path
@@ -290,7 +290,7 @@ def versions() -> dict[str, str]:
 
 
 def git_commit(folder: Path = PROJECT) -> str:
-    """The commit, `+dirty` behind it if files differ from it.
+    """The commit, with `+dirty` after it if files differ from it.
 
     "unknown" outside git, and for a copy inside a repository that has none of its files.
     """

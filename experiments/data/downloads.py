@@ -18,8 +18,9 @@ ATTEMPTS = 3
 def download(url: str, path: Path, *, sha256: str, timeout: float = 30.0) -> Path:
     """Fetches a file unless it is there; it appears when its hash has been checked.
 
-    What arrived before a connection broke stays beside it as `NAME.part`. The next attempt, of this
-    call or of a later one, asks for the rest; a server that sends everything then starts it anew.
+    What arrived before a connection broke stays next to it as `NAME.part`. The next attempt, of
+    this call or of a later one, asks for the rest; a server that sends everything then starts it
+    anew.
 
     Args:
       url: http or https.

@@ -1,4 +1,4 @@
-"""A corpus that every Python carries: the documentation behind `help()`."""
+"""A corpus that every Python carries: the documentation of `help()`."""
 
 from pydoc_data.topics import topics
 

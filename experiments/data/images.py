@@ -36,7 +36,7 @@ CROP = 4
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """Images in memory with their labels, normalised when they are read.
+    """Images in memory with their labels, normalized when they are read.
 
     Attributes:
       pixels: (num_images, 32, 32, 3), uint8.
@@ -242,7 +242,7 @@ def flip_and_crop(
     """Mirrors an image with probability 1/2 and moves it by up to four pixels each way.
 
     Args:
-      example: {"image": (height, width, channels), ...}, normalised; the border that comes into
+      example: {"image": (height, width, channels), ...}, normalized; the border that comes into
         view is 0, the mean.
       generator: Where chance comes from.
 

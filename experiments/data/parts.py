@@ -100,7 +100,7 @@ def _section(blocks: Iterable[str], start: int, stop: int) -> Iterator[str]:
 
 
 def c4_part(path: Path, every: int) -> Part:
-    """A shard of C4, JSON lines under gzip, every document with the tokenizer's end behind it.
+    """A shard of C4, JSON lines under gzip, every document with the tokenizer's end after it.
 
     Args:
       path: The shard.

@@ -18,7 +18,7 @@ class Tokenizer:
     Attributes:
       name: What a configuration calls it.
       vocab_size: Ids are below it.
-      end: The id behind a document of a corpus that has several.
+      end: The id after a document of a corpus that has several.
       encode: Text to ids, one axis. Cutting a text between a character that is not white space
         and the white space after it does not change its ids.
     """

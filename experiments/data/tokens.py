@@ -1,7 +1,7 @@
 """Tokens on disk, memory-mapped: written once, whole or not at all, and checked when opened.
 
 FOLDER/tokens.json    every split's length and SHA-256, and the ids' type
-FOLDER/<split>.bin    its ids, one behind the other
+FOLDER/<split>.bin    its ids, one after the other
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""The steps behind the commands: run a figure, draw it, find what is on disk."""
+"""The steps of the commands: run a figure, draw it, find what is on disk."""
 
 import contextlib
 import hashlib
@@ -243,7 +243,7 @@ def redraw(where: Place) -> list[Path]:
 
 
 def draw(where: Place, dataset: xr.Dataset) -> list[Path]:
-    """Draws a dataset as PNG and SVG beside it and returns their paths."""
+    """Draws a dataset as PNG and SVG next to it and returns their paths."""
     name = where.figure.name
     with plotting.style():
         canvases = where.figure.plot(dataset)

@@ -171,7 +171,7 @@ def render(sections: Collection[Section], preset: str) -> str:
 
 
 def _questions(figures: Collection[Figure]) -> dict[str, list[Figure]]:
-    """The figures that stand behind each question, `QUESTIONS` first."""
+    """The figures that answer each question, `QUESTIONS` first."""
     asked = dict.fromkeys([*QUESTIONS, *(figure.question for figure in figures)])
     behind = {question: [f for f in figures if f.question == question] for question in asked}
     return {question: found for question, found in behind.items() if question and found}

@@ -48,7 +48,7 @@ def named_leaves(tree: Any) -> dict[str, Any]:
     """Leaves by their paths, in the tree's order.
 
     Raises:
-      TypeError: If one is no array of JAX's, or would come back as another type.
+      TypeError: If one is not an array of JAX's, or would come back as another type.
     """
     leaves = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
     for name, leaf in leaves.items():

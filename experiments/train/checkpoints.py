@@ -128,9 +128,9 @@ class Checkpoints:
           position: JSON-able, such as the data iterator's state.
 
         Raises:
-          ValueError: If `step` is no number of steps, a checkpoint is of it or a later one and was
-            not passed over, or `arrays` has no entry.
-          TypeError: If a leaf is no array, or `position` is not JSON-able.
+          ValueError: If `step` is not a number of steps, a checkpoint is of it or a later one and
+            was not passed over, or `arrays` has no entry.
+          TypeError: If a leaf is not an array, or `position` is not JSON-able.
           Failed: If this one, or the one before in the background, could not be written.
         """
         if not (isinstance(step, Integral) and step >= 0):
@@ -324,7 +324,7 @@ class _NotOrbax(logging.Filter):
 
 
 def _reason(error: Exception) -> str:
-    """The system's own words, which TensorStore puts as a number behind a paragraph."""
+    """The system's own words, which TensorStore puts as a number after a paragraph."""
     found = re.search(r"os_error_code='(\d+)'", str(error))
     code = int(found[1]) if found else getattr(error, "errno", None)
     return os.strerror(code) if code else str(error).splitlines()[0]

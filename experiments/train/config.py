@@ -58,18 +58,18 @@ class TrainConfig:
       b2: Decay of the average of squared gradients; lion's second decay.
       eps: Added to the bias-corrected root mean square; None for the optimizer's own, 1e-30 for
         kadam and 1e-8 for optax's.
-      weight_decay: Decoupled: multiplied by the learning rate, not normalised.
-      coupled: Whether kadam's weight decay passes through the normalisation instead.
+      weight_decay: Decoupled: multiplied by the learning rate, not normalized.
+      coupled: Whether kadam's weight decay passes through the normalization instead.
       clip_norm: Largest global norm of a gradient; None for no clipping.
       log_every: Steps between two training losses in the metrics.
       eval_every: Steps between two evaluations on the validation split.
       eval_batches: Held-out batches in an evaluation, always the first ones; None for all.
       steps_per_call: Steps that the device does without coming back to the host.
       save_every: Steps between two checkpoints.
-      keep: How many of the newest checkpoints are kept beside the best one.
+      keep: How many of the newest checkpoints are kept in addition to the best one.
       members_at_once: Members of a sweep that a device computes side by side; None for 1 on a CPU
         and all elsewhere.
-      workers: Processes that prepare batches beside the main one; 0 for threads.
+      workers: Processes that prepare batches next to the main one; 0 for threads.
       prefetch: Batches prepared ahead.
       mesh: How devices are laid out.
     """

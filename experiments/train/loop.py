@@ -253,7 +253,7 @@ class _Loop:
             done = end
 
     def _report(self, start: int, records: Mapping[str, np.ndarray]) -> None:
-        """Writes what the steps behind `start` recorded, (num_members, num_steps) each."""
+        """Writes what the steps after `start` recorded, (num_members, num_steps) each."""
         bad = ~np.isfinite(records["loss"])
         for place in range(bad.shape[1]):
             step = start + place + 1

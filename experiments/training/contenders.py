@@ -43,7 +43,7 @@ class Contender(NamedTuple):
     evaluated: Callable[[Any, Any], Any] = lambda opt_state, params: params
     """`evaluated(opt_state, params)`: the parameters that are measured."""
     usual: Mapping[str, float] = USUAL
-    """What one starts from, beside the learning rate."""
+    """The usual values to start from, learning rate aside."""
 
 
 def _from_table(name: str, **usual: float) -> Contender:

@@ -111,7 +111,7 @@ class Programs(NamedTuple):
     """`start() -> state` before the first step."""
     steps: Callable[[TrainState, Any, ArrayLike], tuple[TrainState, dict[str, jax.Array]]]
     """`steps(state, batches, done) -> (state, records)`: one step for each of the batches, whose
-    leaves are (num_steps, batch, ...), behind `done` steps; the given state is used up. Records are
+    leaves are (num_steps, batch, ...), after `done` steps; the given state is used up. Records are
     (num_members, num_steps): the loss before the step and the global norm of its gradient."""
     metrics: Callable[[TrainState, Any, jax.Array], dict[str, jax.Array]]
     """`metrics(state, batch, weights) -> sums`, (num_members,), as `Problem.metrics`."""

@@ -103,7 +103,7 @@ def continuous_update(
     Raises:
       ValueError: a concrete `b1` or `b2` is outside (0, 1), `t` negative, or `bias_correction`
         unknown.
-      TypeError: `t` is no scalar, or `gradient` no function.
+      TypeError: `t` is not a scalar, or `gradient` not a function.
 
     Examples:
       >>> import jax.numpy as jnp

@@ -65,7 +65,7 @@ class Part(NamedTuple):
 
     @property
     def real_dtype(self):
-        """Of real numbers beside it."""
+        """The dtype of real numbers that go with it."""
         return self.rms[0].dtype
 
 
@@ -104,7 +104,7 @@ def _check_decays(name: str, decays: Iterable[Any]) -> None:
 
 
 def _check_stages(name: str, decays: tuple[Any, ...]) -> None:
-    """Raise ValueError for a decay so near 0 that its rate is no float32."""
+    """Raise ValueError for a decay so near 0 that its rate is not a float32 number."""
     least = np.finfo(np.float32).tiny
     for decay in decays:
         is_large = isinstance(decay, Tracer) or decay >= least

@@ -195,9 +195,9 @@ def solve_flow(
     Raises:
       ValueError: a number is out of range, `batches` has another leading axis, `save` returns
         nothing, `grad_fn` not a tree like the parameters, there are none, or a name is unknown.
-      TypeError: `num_steps`, `substeps` or `k` is no Python int, `learning_rate` or `weight_decay`
-        no scalar (a schedule, say), a parameter neither floating point nor complex, or the gradient
-        of a real one complex.
+      TypeError: `num_steps`, `substeps` or `k` is not a Python int, `learning_rate` or
+        `weight_decay` not a scalar (a schedule, say), a parameter neither floating point nor
+        complex, or the gradient of a real one complex.
 
     Examples:
       >>> import jax, jax.numpy as jnp

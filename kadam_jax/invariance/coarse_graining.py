@@ -63,7 +63,7 @@ def scale_by_coarse_grained_normalization(
     Raises:
       ValueError: a concrete `b1` or `b2` is outside [0, 1), a concrete `eps` is negative, a leaf
         lacks an axis, `where` does not broadcast.
-      TypeError: `b1`, `b2` or `eps` is no number, `axes` or `where` nothing that is described; a
+      TypeError: `b1`, `b2` or `eps` is not a number, `axes` or `where` not as described; a
         gradient is not floating point or complex (raised by `update`).
 
     Examples:

@@ -171,7 +171,7 @@ def record_squared_norm(
 
     Returns:
       A transformation that leaves updates as they are, with a `RecordSquaredNormState`. Its
-      `update` needs `params`; after N updates the state stands beside ‖W_N‖².
+      `update` needs `params`; after N updates the state is that of ‖W_N‖².
 
     Raises:
       ValueError: a concrete rate is negative; `update` got no `params`; a leaf lacks an axis.
@@ -278,7 +278,7 @@ class MovingAverage(NamedTuple):
 
     decay: jax.Array  # of the average, 1 for a sum
     weight: jax.Array  # of a new entry
-    gain: jax.Array  # weight / (1 - decay), inf for a sum: w_n is gain times a normalised average
+    gain: jax.Array  # weight / (1 - decay), inf for a sum: w_n is gain times a normalized average
 
 
 def squared_norm_average(learning_rate: ArrayLike, weight_decay: ArrayLike) -> MovingAverage:

@@ -1,4 +1,4 @@
-"""The training benchmark on a tiny network, beside a twin that only says what it was asked."""
+"""The training benchmark on a tiny network, next to a twin that only says what it was asked."""
 
 import sys
 

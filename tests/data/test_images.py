@@ -1,4 +1,4 @@
-"""Images: the binary release byte by byte, fixed splits, normalisation and augmentation."""
+"""Images: the binary release byte by byte, fixed splits, normalization and augmentation."""
 
 import io
 import pickle
@@ -58,7 +58,7 @@ def load(path):
 
 
 def pixels_of(source):
-    """What `Images` normalised, as it was read."""
+    """What `Images` normalized, as it was read."""
     return np.rint(source[np.arange(len(source))]["image"] * source.std + source.mean)
 
 

@@ -187,7 +187,7 @@ def test_every_parameter_gets_a_gradient(changes):
 def test_the_initial_loss_is_that_of_uniform_guesses():
     init, apply = build(width=64)
     params, _ = init(KEY)
-    # A logit is a normalised vector times N(0, 0.02²), of variance 64 * 0.02²; half is excess loss.
+    # A logit is a normalized vector times N(0, 0.02²), of variance 64 * 0.02²; half is excess loss.
     assert abs(loss_of(apply, params) - math.log(SMALL.vocab_size)) < 0.05
 
 

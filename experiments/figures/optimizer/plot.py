@@ -1,4 +1,4 @@
-"""How k-Adam's strategies are drawn beside each other."""
+"""How k-Adam's strategies are drawn next to each other."""
 
 from functools import partial
 

@@ -32,7 +32,7 @@ CHOICES = ("decay", "weight_decay", "rate")
 
 @dataclass(frozen=True)
 class ComparisonConfig:
-    """The fields shared by comparisons, beside `learning_rate`, `num_seeds`, `eps`, `chunk_size`.
+    """The fields of comparisons, with `learning_rate`, `num_seeds`, `eps` and `chunk_size`.
 
     Attributes:
       ks: Numbers of stages, from 1 on.
@@ -40,7 +40,7 @@ class ComparisonConfig:
       b2: β̃.
       rates: Learning rates of the sweep as multiples of learning_rate, from the lowest.
       weight_decays: λ of the sweep.
-      decays: Whether λθ is added behind the last stage ("decoupled") or before the first, to the
+      decays: Whether λθ is added after the last stage ("decoupled") or before the first, to the
         gradient ("coupled").
     """
 

@@ -27,7 +27,7 @@ def rank_correlation(values: xr.DataArray, loss: xr.DataArray) -> xr.DataArray:
 
 
 def excess_over_best_other(loss: xr.DataArray, place: int) -> xr.DataArray:
-    """A point's loss less that of the best other point, which is chosen on the other seeds.
+    """A point's loss minus that of the best other point, which is chosen on the other seeds.
 
     Args:
       loss: Over `point`, `seed` and others; points with NaN are never chosen.

@@ -27,7 +27,7 @@ FIGURE = Figure(
     "tokens that never occur and move as one. (d) The same over η, after {compared_steps} steps "
     "and after equal times Nη, with the regressed slopes' medians. (e) Euler's method, the paper's "
     "solver, and the exponential integrator of (a-d, f), {substeps} substeps, against one with "
-    "{reference_substeps}; beside them the discrete run. (f) The first steps: learning rates "
+    "{reference_substeps}; with them the discrete run. (f) The first steps: learning rates "
     "between the flow and the discrete run. Second page: each drawn parameter of one seed, η = "
     "{learning_rate:g}, named by its array.",
     presets={

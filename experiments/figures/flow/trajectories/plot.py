@@ -1,4 +1,4 @@
-"""How Adam's trajectories are drawn beside their continuous-time model's (Fig. 1, its checks)."""
+"""How Adam's trajectories are drawn next to their continuous-time model's (Fig. 1, its checks)."""
 
 import json
 from types import SimpleNamespace

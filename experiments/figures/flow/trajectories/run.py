@@ -1,4 +1,4 @@
-"""Adam's trajectories beside those of its continuous-time model (Fig. 1), and how far they part.
+"""Adam's trajectories next to those of its continuous-time model (Fig. 1), and how far they part.
 
 Both start from the same weights and see the same minibatches, each held for a step, without
 dropout. The paper shows sixteen parameters at one learning rate.
@@ -26,7 +26,7 @@ from experiments.training.tasks import language_task
 from kadam_jax import grid
 
 FLOWS = {"paper": "discrete", "self-consistent": "continuous"}
-"""The flows beside the discrete run and their `bias_correction`."""
+"""The flows that are compared with the discrete run and their `bias_correction`."""
 
 Solvers = dict[str, dict[str, Any]]
 

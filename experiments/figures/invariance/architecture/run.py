@@ -50,7 +50,7 @@ class Layer(NamedTuple):
     description: str
     """What its box says."""
     side: int
-    """Pixels on each side of its output; 1 behind the last pooling."""
+    """Pixels on each side of its output; 1 after the last pooling."""
     channels: int
     """Of its output."""
     num_parameters: int
@@ -187,4 +187,4 @@ def _origin(outputs: Sequence[jax.Array], target: jax.Array) -> tuple[tuple[int,
         pooled = nnx.max_pool(sum(terms), (window, window), (window, window))
         if pooled.shape == target.shape and np.allclose(pooled, target, rtol=1e-4, atol=1e-5):
             return places, window
-    raise ValueError(f"an input of shape {target.shape} is no sum of earlier outputs, pooled")
+    raise ValueError(f"an input of shape {target.shape} is not a sum of earlier outputs, pooled")

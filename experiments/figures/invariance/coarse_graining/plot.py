@@ -15,7 +15,7 @@ COLOURS = colormaps["tab20"].colors
 
 
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
-    """Trajectories as in the paper, distances beside chance, and the loss."""
+    """Trajectories as in the paper, distances next to chance, and the loss."""
     canvas, grid = plotting.canvas(13, 7.2, nrows=2, ncols=3)
     panels = (
         lambda panel, data: _trajectories(panel, data, "coarse"),

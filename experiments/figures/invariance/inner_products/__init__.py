@@ -19,7 +19,7 @@ FIGURE = Figure(
     "dropout {model.dropout:g}, N = {num_steps} steps, {num_seeds} seeds; every head's query and "
     "key matrix. W_N stands at the end of the run, g_n is the gradient at step n of the same run. "
     "(a, b) |⟨W_N, g_n⟩| with and without qk-norm. (c) Its cosine, which does not fall with ‖g_n‖, "
-    "beside that of random directions. (d) Its mean over slices and seeds, with its sign, against "
+    "next to that of random directions. (d) Its mean over slices and seeds, with its sign, against "
     "the steps that are left, and what g_n itself has put into W_N. (e) Each step's own gradient: "
     "orthogonal under qk-norm up to LayerNorm's ε. (f) The size of the term -2⟨W, u⟩ that the "
     "assumption is to justify dropping, over the term that is kept: 2γ/(1-γ) for gradients that "

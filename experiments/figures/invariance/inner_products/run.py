@@ -124,41 +124,41 @@ def member(config: Config, task: Task, num_steps: int) -> Callable[..., dict[str
 
 class _ObservedState(NamedTuple):
     adam: optax.OptState
-    normalise: optax.OptState  # of Adam with γ = 0: g/√v
+    normalize: optax.OptState  # of Adam with γ = 0: g/√v
     products: dict[str, jax.Array]
 
 
 def _observed_adam(config: Config, end: jax.Array) -> optax.GradientTransformation:
     """Adam that keeps each step's products with the weights and with `end`."""
-    adam, normalise = (
+    adam, normalize = (
         scale_by_kadam(1, (b1,), (config.b2,), config.eps) for b1 in (config.b1, 0.0)
     )
 
-    def products(params, g, u, normalised):
-        return _products(config.learning_rate, end, *map(stacked, (params, g, u, normalised)))
+    def products(params, g, u, normalized):
+        return _products(config.learning_rate, end, *map(stacked, (params, g, u, normalized)))
 
     def init(params):
         empty = jax.tree.map(jnp.zeros_like, params)
         return _ObservedState(
-            adam.init(params), normalise.init(params), products(params, empty, empty, empty)
+            adam.init(params), normalize.init(params), products(params, empty, empty, empty)
         )
 
     def update(updates, state, params):
         u, adam_state = adam.update(updates, state.adam)
-        normalised, normalise_state = normalise.update(updates, state.normalise)
+        normalized, normalize_state = normalize.update(updates, state.normalize)
         return u, _ObservedState(
-            adam_state, normalise_state, products(params, updates, u, normalised)
+            adam_state, normalize_state, products(params, updates, u, normalized)
         )
 
     return optax.GradientTransformation(init, update)
 
 
-def _products(learning_rate, end, w, g, u, normalised) -> dict[str, jax.Array]:
+def _products(learning_rate, end, w, g, u, normalized) -> dict[str, jax.Array]:
     """What a step has to do with W_N = `end` and with its own W_n, one for each slice.
 
     Args:
       learning_rate: η.
-      end, w, g, u, normalised: W_N, W_n, g_n, u_n and g_n/√v_n, (num_slices, width, head_size).
+      end, w, g, u, normalized: W_N, W_n, g_n, u_n and g_n/√v_n, (num_slices, width, head_size).
 
     Returns:
       `inner` ⟨W_N, g_n⟩; the cosines `cosine` (W_N and g_n), `own_cosine` (W_n and g_n) and
@@ -173,7 +173,7 @@ def _products(learning_rate, end, w, g, u, normalised) -> dict[str, jax.Array]:
         "cosine": with_end.cosine,
         "own_cosine": radial_inner_products(w, g, axes=(1, 2)).cosine,
         "update_cosine": radial_inner_products(end, u, axes=(1, 2)).cosine,
-        "own_share": -learning_rate * inner(g, normalised) / jnp.where(norms == 0, jnp.inf, norms),
+        "own_share": -learning_rate * inner(g, normalized) / jnp.where(norms == 0, jnp.inf, norms),
         "growth": learning_rate * inner(u, u),
         "radial": -2 * inner(w, u),
     }

@@ -14,7 +14,7 @@ FORMS = {
     "corrected": ("Theorem 2, growth × (1+γ)/(1-γ)", {"color": "tab:blue", "linestyle": "-."}),
     "full": ("full form, with -2⟨W,u⟩", {"color": "tab:green", "linestyle": ":"}),
 }
-"""Label and line of what stands beside ‖W‖²."""
+"""Label and line of each prediction of ‖W‖²."""
 FLOW_FORMS = {
     "theorem": ("Theorem 2", {"color": "tab:red", "marker": "o"}),
     "full": ("full form, with -2⟨W,u⟩", {"color": "tab:green", "marker": "s"}),

@@ -111,7 +111,7 @@ def compute(config: Config, run: Run) -> xr.Dataset:
 def analyse(
     config: Config, discrete: Mapping[str, np.ndarray], flow: Mapping[str, np.ndarray]
 ) -> xr.Dataset:
-    """Trajectories and growths beside what each form predicts.
+    """Trajectories and growths next to what each form predicts.
 
     Args:
       config: Names the members.

@@ -1,4 +1,4 @@
-"""2-Adam with γ₂ = 0 beside Adam with a normalisation layer (not in the paper)."""
+"""2-Adam with γ₂ = 0 versus Adam with a normalization layer (not in the paper)."""
 
 from dataclasses import replace
 
@@ -10,10 +10,10 @@ from experiments.training.config import LAPTOP_MODEL, SMOKE_MODEL
 
 FIGURE = Figure(
     name="two_adam_analogy",
-    title="2-Adam with γ₂ = 0 beside Adam with a normalisation layer",
+    title="2-Adam with γ₂ = 0 versus Adam with a normalization layer",
     paper="not in the paper",
     question=SCALE_INVARIANCE,
-    caption="Does a normalisation layer do to Adam what a second stage with γ₂ = 0 and β₂ = "
+    caption="Does a normalization layer do to Adam what a second stage with γ₂ = 0 and β₂ = "
     "1/(1+2λη) does? nanoGPT ({model.num_layers} layers, {model.num_heads} heads, width "
     "{model.width}) on the {corpus} corpus, (β, γ) = ({b2:g}, {b1:g}), batch {batch}, {num_seeds} "
     "seeds; queries and keys alone decay, λ = 0 or 1/(2λη) = {averaging_steps} steps. Along Adam "

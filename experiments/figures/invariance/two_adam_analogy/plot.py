@@ -1,4 +1,4 @@
-"""How 2-Adam is drawn beside Adam with a normalisation layer."""
+"""How 2-Adam is drawn next to Adam with a normalization layer."""
 
 import numpy as np
 import xarray as xr
@@ -112,7 +112,7 @@ def _gains(panel: axes.Axes, data: xr.Dataset) -> str:
     panel.axvline(0, ymax=0.85, color="0.6", linewidth=0.8, zorder=0)  # below the legend
     panel.set_yticks(np.arange(len(arms)), [ARMS[arm][0] for arm in arms])
     panel.set(
-        xlabel="loss of Adam less that of each (nats/token)",
+        xlabel="loss of Adam minus that of each (nats/token)",
         ylabel="optimizer and model",
         ylim=(-0.6, 4.6),
     )

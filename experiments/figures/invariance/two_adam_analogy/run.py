@@ -1,4 +1,4 @@
-"""2-Adam with γ₂ = 0 beside Adam with a normalisation layer: the paper's analogy, measured (§4.2).
+"""2-Adam with γ₂ = 0 versus Adam with a normalization layer: the paper's analogy, measured (§4.2).
 
 A layer that makes queries and keys scale-invariant divides their update u by ‖W‖, which moves with
 a moving average of ‖u‖²; 2-Adam's second stage divides by the root of such an average at once. Only
@@ -94,7 +94,7 @@ class Config(TrainingConfig):
 
 
 ARMS = ("adam_qk_norm", *SECOND_STAGES)
-"""Adam with qk-norm, and in a model without it Adam and what comes behind it."""
+"""Adam with qk-norm, and in a model without it Adam and what comes after it."""
 
 
 def compute(config: Config, run: Run) -> xr.Dataset:
@@ -185,7 +185,7 @@ def _optimizer(config: Config, rate, decayed, second: optax.GradientTransformati
 def analyse(
     config: Config, followed: Mapping[str, np.ndarray], loss: np.ndarray, final: np.ndarray
 ) -> xr.Dataset:
-    """Norms beside averages, and losses at each arm's own learning rate.
+    """Norms next to averages, and losses at each arm's own learning rate.
 
     Args:
       config: Names the members.

@@ -1,4 +1,4 @@
-"""Second stages behind Adam's own, γ₂ = 0: what 2-Adam has where §4.2 sees a layer's effect."""
+"""Second stages after Adam's own, γ₂ = 0: what 2-Adam has where §4.2 sees a layer's effect."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

@@ -61,7 +61,7 @@ def _geometric(low: float, high: float, x: np.ndarray) -> np.ndarray:
 
 
 def at_edge(cube: np.ndarray, axes: Sequence[str]) -> np.ndarray:
-    """Whether points of the unit cube are near an end of an axis; 0, where a γ ends, is no end.
+    """Whether points of the unit cube are near an end of an axis; 0, where a γ ends, is not an end.
 
     >>> at_edge(np.array([[0.0, 0.5, 0.95], [0.95, 0.0, 0.5]]), AXES["adamw"])
     array([[False, False,  True],

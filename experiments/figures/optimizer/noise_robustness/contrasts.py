@@ -92,7 +92,7 @@ def contrast(run: xr.Dataset, weights: xr.DataArray, sides: xr.DataArray | None 
 
 
 def gain(run: xr.Dataset, axis: str) -> Estimate:
-    """Where there is most noise: the loss of the best of k = 1, 2 less that of the best larger k.
+    """Where there is most noise: the loss of the best of k = 1, 2 minus that of the best larger k.
 
     The best of each are chosen on the validation split, on the seeds that tune learning rates; one
     that was not chosen may be the best where its learning rate is at an end of its grid.

@@ -31,7 +31,7 @@ def add_relative_noise(level: ArrayLike, key: jax.Array) -> optax.GradientTransf
     """Adds normal noise as large as the gradient, times a level; put it before an optimizer.
 
     ĝ = g + level ‖g‖/√N z with z ~ N(0, 1) for each of the N entries. `optax.add_noise` sets the
-    noise's own variance, and what is small beside an early gradient buries a late one; k-Adam does
+    noise's own variance, and what is small next to an early gradient buries a late one; k-Adam does
     not see its gradients' scale, so the ratio is what its steps depend on.
 
     Args:

@@ -61,7 +61,7 @@ def _styles(data: xr.Dataset) -> dict[int, tuple]:
 
 
 def _over_noise(panel: axes.Axes, data: xr.Dataset, axis: str, values: xr.DataArray) -> None:
-    """The values of some k from the least noise on, evenly spaced, k beside k."""
+    """The values of some k from the least noise on, evenly spaced, k next to k."""
     places = along(data, axis)
     styles = _styles(data)
     for column, k in enumerate(data.k.values.tolist()):

@@ -36,7 +36,7 @@ FIGURE = Figure(
     "was tried (second page: a learning rate): beyond it the arm might be better. Second page: "
     "validation loss, first tuning seed, over the learning rate at the chosen setting (γ, β, λ), "
     "of every stage for k-Adam; the chosen rate, by all tuning seeds, is filled; (a) each "
-    "optimizer, (b) every k and strategy, k = 3 dashed, beside AdamW at its first setting, dotted.",
+    "optimizer, (b) every k and strategy, k = 3 dashed, with AdamW at its first setting, dotted.",
     presets={
         "smoke": Config(
             model=SMOKE_MODEL,

@@ -37,7 +37,7 @@ class Grids:
       rmsprop: Without momentum.
       lion: Learning rates a fifth of AdamW's, weight decays five times as large, as its authors
         advise; from their (0.9, 0.99), and (0.95, 0.98) for language.
-      muon: b1 is its momentum and that of the Adam beside it, from 0.95; b2 is Adam's.
+      muon: b1 is its momentum and that of the Adam next to it, from 0.95; b2 is Adam's.
       schedule_free_adamw: b1 is the interpolation, from 0.9.
       kadam: The learning rates of every k and strategy.
     """

@@ -1,4 +1,4 @@
-"""How optimizers are drawn beside each other."""
+"""How optimizers are drawn next to each other."""
 
 import numpy as np
 import xarray as xr

@@ -1,4 +1,4 @@
-"""k-Adam beside other optimizers, each tuned with as many runs; not in the paper.
+"""k-Adam and other optimizers, each tuned with as many runs; not in the paper.
 
 An arm is what is reported: a rival as its tuning ends, or k-Adam at one k under one strategy. The
 number of trained members is the same for each optimizer, and all of k-Adam's arms share its number.
@@ -31,7 +31,7 @@ from kadam_jax import STRATEGIES, grid, points
 
 KADAM = "kadam"
 COLUMNS = ("b1", "b2", "weight_decay", "rate")
-"""What tells one member of an arm from another, beside the seed."""
+"""What tells one member of an arm from another, the seed aside."""
 OPTIMIZERS = (*(name for name in CONTENDERS if not name.startswith(KADAM)), KADAM)
 
 
@@ -44,7 +44,7 @@ class Arm(NamedTuple):
     contender: str
     """Of `CONTENDERS`: whose program trains it."""
     settings: tuple[Setting, ...]
-    """What it is tuned over, beside the learning rate."""
+    """What it is tuned over, the learning rate aside."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Loss over the learning rate for each optimizer, and which one 2-Adam wants beside AdamW (§4.3).
+"""Loss over the learning rate for each optimizer, and the best rate of 2-Adam over AdamW's (§4.3).
 
 Not in the paper, which sweeps Adam and every k-Adam over the same learning rates. An arm is an
 optimizer at its usual hyperparameters; 2-Adam has one for each strategy. Every arm's rates are a

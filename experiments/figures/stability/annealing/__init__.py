@@ -21,7 +21,7 @@ FIGURE = Figure(
     "and (b) ‖θₙ₊₁-θₙ‖∞/η₀, medians over seeds, without annealing (dashed) and with s = 1, and "
     "Theorem 1's bound on the latter at two points, which annealing makes a constant but for its "
     "bias correction; (c) slope of ln ‖θₙ₊₁-θₙ‖∞ for {slope_first} ≤ n ≤ {slope_last}, median and "
-    "range over seeds; (d) test loss, median over seeds, s = 1, beside the usual point and "
+    "range over seeds; (d) test loss, median over seeds, s = 1, with the usual point and "
     "no annealing at the last point; (e) the lowest test loss, mean with 95% interval over seeds; "
     "(f) the points.",
     presets={

@@ -16,12 +16,12 @@ FIGURE = Figure(
     "rate of {learning_rate:g}, batch {batch}, {num_seeds} seeds, {num_steps} steps. First page, "
     "{num_boundary} points on C = 0, uniform in arc length: (a) ‖uₙ‖∞, median over seeds, with the "
     "√n form of Theorem 1 and the exact supremum of three of them; (b) the largest ‖uₙ‖∞ from "
-    "n = 100 on of every seed, beside both bounds at the last step, where the supremum is "
+    "n = 100 on of every seed, with both bounds at the last step, where the supremum is "
     "1/√(1-β); (c) the exponent of n in ‖uₙ‖∞ from n = 100 on, median and range over seeds: 1/2 "
     "would be the √n of the theorem; (d) the points. Second page, {num_inside} points of the "
     "normal curve through (β, γ) = (0.999, 0.9), from there to C = 0: (a) ‖uₙ‖∞, median over "
     "seeds, with both bounds of three points; (b) the largest ‖uₙ‖∞ from n = 100 on of every seed, "
-    "beside both bounds at the last step; (c) the points.",
+    "with both bounds at the last step; (c) the points.",
     presets={
         "smoke": Config(
             model=SMOKE_MODEL,

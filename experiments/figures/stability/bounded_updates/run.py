@@ -88,7 +88,7 @@ def compute(config: Config, run: Run) -> xr.Dataset:
 
 
 def analyse(config: Config, max_update: np.ndarray, loss: np.ndarray) -> xr.Dataset:
-    """Trajectories beside both bounds.
+    """Trajectories and both bounds.
 
     Args:
       config: Names the points.

@@ -1,4 +1,4 @@
-"""How the stability of k-Adam beside Adam's is drawn."""
+"""How the stability of k-Adam is drawn next to Adam's."""
 
 import numpy as np
 import xarray as xr

@@ -190,7 +190,7 @@ def analyse(
     dead: np.ndarray,
     constructed: np.ndarray,
 ) -> xr.Dataset:
-    """What each number of stages does beside its last stage's bound.
+    """Each number of stages against its last stage's bound.
 
     Args:
       config: Names the points.

@@ -2,7 +2,7 @@ r"""Gradients that drive k-Adam as far as its last stage can be driven (§4.3, T
 
 Whatever a stage is fed, its output is within the exact supremum of its own decays: so is k-Adam's
 update within that of the last stage. That an earlier stage bounds the input adds nothing, since a
-stage divides the scale of its input out. Is the supremum reached, behind other stages? It is if
+stage divides the scale of its input out. Is the supremum reached, after other stages? It is if
 they can put out the last stage's worst case, times any number. At a step a stage's output is
 :math:`c\,(\gamma m + (1-\gamma) g) / \sqrt{\beta v + (1-\beta) g^2}`, which takes every value up to
 :math:`c\,(1-\gamma)/\sqrt{1-\beta}` in modulus, and larger ones that m favours: the input that

@@ -121,7 +121,7 @@ def analyse(
     larger_eps: np.ndarray,
     float32: np.ndarray,
 ) -> xr.Dataset:
-    """Trajectories beside what theory says of them.
+    """Trajectories and what theory says of them.
 
     Args:
       config: Names the points.

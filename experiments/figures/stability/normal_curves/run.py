@@ -1,4 +1,4 @@
-"""Test loss along two normal curves: what C says of generalisation (Figs 4 and 12).
+"""Test loss along two normal curves: what C says of generalization (Figs 4 and 12).
 
 Along a normal curve C is monotone, and so are β and γ: it is the order of the points that is
 tested, not C against other functions of them.

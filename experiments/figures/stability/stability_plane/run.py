@@ -1,7 +1,7 @@
 """The plane of (β, γ): level and normal curves of C, and the two stable regions (Fig. 2).
 
 No training: `kadam_jax.stability` alone. The paper's B₊ is C(β, γ) > 0; the discrete algorithm is
-stable where γ² < β, whose boundary is drawn beside it.
+stable where γ² < β, whose boundary is drawn too.
 """
 
 from dataclasses import dataclass

@@ -90,7 +90,8 @@ def scale_by_adaptive_normalization(
         be traced, like `b2` and `eps`.
       b2: decay of the average of the squared updates, in [0, 1); `b1` = `b2` = 0 gives signSGD.
       eps: added to the bias-corrected root, in units of the gradient.
-      mu_dtype: dtype in which `mu` is stored; it wins over the float32 floor.
+      mu_dtype: dtype in which `mu` is stored, complex where the parameter is; it wins over the
+        float32 floor.
 
     Returns:
       A transformation whose updates are in units of the learning rate, not yet negated.
@@ -139,7 +140,7 @@ def init_stage(params, mu_dtype: DTypeLike | None) -> ScaleByAdaptiveNormalizati
         if mu_dtype is None:
             return accumulator_dtype(dtype)
         real = jnp.finfo(mu_dtype).dtype
-        return promoted(real, jnp.complex64) if jnp.issubdtype(dtype, complex) else real
+        return promoted(real, jnp.complex64) if jnp.issubdtype(dtype, jnp.complexfloating) else real
 
     return ScaleByAdaptiveNormalizationState(
         count=jnp.zeros([], jnp.int32),

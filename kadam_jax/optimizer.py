@@ -53,7 +53,7 @@ def scale_by_kadam(
       b2: β̃ or the k values β_1, ..., β_k, in the same way.
       eps: added to every stage's bias-corrected root. May be traced.
       strategy: how scalars become per-stage decays, see `per_stage_decays`.
-      mu_dtype: dtype in which every stage's `mu` is stored.
+      mu_dtype: dtype in which every stage's `mu` is stored, complex where the parameter is.
 
     Returns:
       A transformation whose updates are in units of the learning rate, not yet negated. Its state

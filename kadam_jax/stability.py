@@ -20,10 +20,11 @@ before the rounding. For decays that are float32 numbers, a bound that float32 c
 2e-5 of itself for n up to 10⁹, next to both boundaries too.
 
 **Derivatives** with respect to step, b1 and b2 exist in forward and in reverse mode, of any order:
-on γ²=β and, in the integral form, on C=0, where terms are 0/0, at b1=0, at step=0 and at step=∞
-where the bound is finite. What has no derivative has one from a side: on C=0, where Theorem 1
-jumps, its B_n counts as √n; on the boundary, a growth rate's is half of that beyond it (the paper's
-rate: 0); at step=0 the slope of √n is the largest float instead of ∞.
+on γ²=β and, in the integral form, on C=0, where terms are 0/0, at b1=0, at step=0 and at step=∞.
+Where a bound is infinite or overflows, only its logarithm's are numbers (at step=∞ very large ones,
+for ∞). Where there is a jump or a kink: on C=0 Theorem 1's B_n counts as √n, the paper's growth
+rate is constant, and the exact one rises half as fast as beyond its boundary; at step=0 the slope
+of √n is the largest float, for ∞.
 
 The paper is Gould and Tanaka, `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_.
 """
@@ -356,7 +357,7 @@ def worst_case_gradients(num_steps: int, b1: ArrayLike, b2: ArrayLike) -> jax.Ar
     lag = jnp.arange(num_steps - 1, -1, -1, dtype=dtype).reshape(num_steps, *(1,) * first.ndim)
     ratio = (first / second)[None]
     fits = jnp.isfinite(jax.lax.stop_gradient(ratio) ** lag)
-    return jnp.where(fits, jnp.where(fits, ratio, 1) ** lag, 0)
+    return jnp.where(fits, _power(jnp.where(fits, ratio, 1), lag), 0)
 
 
 # B_n² of Theorem 1 is factor · e^logarithm; the factor n, where there is one, stands apart since it
@@ -516,7 +517,7 @@ def _log_geometric_sum_jvp(primals, tangents):
 
 @jax.custom_jvp
 def _power(q: jax.Array, n: jax.Array) -> jax.Array:
-    """q^n, whose derivatives of every order are finite at q=0 for n = 0, 1, 2, ..."""
+    """q^n, whose derivatives are finite: at q=0 for n = 0, 1, 2, ..., and where they overflow."""
     return q**n
 
 
@@ -526,7 +527,7 @@ def _power_jvp(primals, tangents):
     power = _power(q, n)
     by_q = n * _power(jnp.where((q == 0) & (n < 1), 1, q), n - 1)
     by_n = power * jnp.log(jnp.where(q == 0, 1, q))
-    return power, by_q * q_dot + by_n * n_dot
+    return power, jnp.minimum(by_q, jnp.finfo(q.dtype).max) * q_dot + by_n * n_dot
 
 
 @jax.custom_jvp

@@ -4,6 +4,7 @@ Decays may be floats (taken at face value) or fractions; b1 is the paper's γ, b
 of steps already done.
 """
 
+import functools
 import math
 from fractions import Fraction
 
@@ -70,16 +71,19 @@ def exact_terms(n, b1, b2):
 def paper_terms(n, b1, b2, form="theorem"):
     """Terms of ln of Theorem 1, or of appendix D's integral."""
     c = 2 / b1 - 1 / b2 - 1
+    growth = mpmath.mpf(0)
     if form == "integral":
         squared = 1 / c if n == mpmath.inf else -mpmath.expm1(-c * n) / c if c else n
     else:
-        squared = 1 / c if c > 0 else -mpmath.exp(-n * c) / c if c else n
+        squared = 1 / abs(c) if c else n
+        growth = -n * c / 2 if c < 0 else growth
     return [
         -_log_sum(n, b1),
         _log_sum(n, b2) / 2,
         mpmath.log(b2) / 2,
         -mpmath.log(b1),
         mpmath.log(squared) / 2,
+        growth,
     ]
 
 
@@ -92,6 +96,7 @@ def _log_sum(n, ratio):
     return mpmath.log((1 - ratio ** (n + 1)) / (1 - ratio) if ratio != 1 else n + 1)
 
 
+@functools.cache
 def derivative(terms, point, order):
     """A partial derivative of the sum of `terms`, and the sum of its terms' absolute values.
 
@@ -99,7 +104,7 @@ def derivative(terms, point, order):
     b1 and b2, and in n too if it is as long as `point`.
     """
     n, *decays = point
-    with mpmath.workdps(50):
+    with mpmath.workdps(40):
         n = n if n == mpmath.inf else mpmath.mpf(n) if len(order) == 3 else int(n)
         at = tuple(mpmath.mpf(float(b)) for b in decays)
 

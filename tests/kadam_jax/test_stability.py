@@ -1,5 +1,6 @@
 """The theory of the max-update: its properties, the golden numbers, the curves, the errors."""
 
+import math
 from fractions import Fraction
 from functools import partial
 
@@ -551,6 +552,14 @@ def every_derivative(bound, point):
     return jnp.array(ways), jnp.array(step_ways)
 
 
+def vanishing(form, b1, b2):
+    """γ²/β - 1 or C, over the terms whose difference it is."""
+    if form == "exact":
+        return float(1 - Fraction(float(b1)) ** 2 / Fraction(float(b2))) / math.log(b2)
+    c = reference.stability_coefficient(float(b1), float(b2))
+    return float(c * Fraction(float(b2)) / (1 - Fraction(float(b2))))
+
+
 def rounding_scale(terms, point, order):
     """The size of what is added up in a derivative, powers' own derivatives included."""
     _, scale = reference.derivative(terms, point, order)
@@ -566,7 +575,7 @@ def rounding_scale(terms, point, order):
 def test_derivatives_at_ends_and_next_to_boundaries(form, precision):
     bound, terms = FORMS[form]
     dtype = np.dtype(precision).type
-    rtol = {"float32": 5e-6, "float64": 1e-12}[precision]
+    rtol, eps = {"float32": 5e-6, "float64": 1e-12}[precision], float(np.finfo(dtype).eps)
     points = list(cases(form, dtype))
     assert len(points) > 30
     with jax.enable_x64(precision == "float64"):
@@ -575,6 +584,9 @@ def test_derivatives_at_ends_and_next_to_boundaries(form, precision):
         values, step_values = jax.jit(over(partial(every_derivative, bound)))(columns)
     for point, ways, step_ways in zip(points, np.array(values), np.array(step_values), strict=True):
         step, b1, b2 = point
+        # What vanishes on the boundary, over the terms that cancel: it keeps 20 bits or all.
+        left = abs(vanishing(form, b1, b2))
+        lost = eps / left if left > 2**20 * eps else 0
         compared = list(zip(ORDERS, ways.T, strict=True))
         if 0 < step < np.inf and b1 > 0:
             compared += zip(STEP_ORDERS, step_ways.T, strict=True)
@@ -584,7 +596,11 @@ def test_derivatives_at_ends_and_next_to_boundaries(form, precision):
             scale = rounding_scale(terms, (step or 1, b1, b2), order)
             tiny = np.finfo(dtype).eps * (sum(order) == 0) + 1e-37
             np.testing.assert_allclose(
-                actual, expected, rtol=0, atol=rtol * scale + tiny, err_msg=f"{point}, {order}"
+                actual,
+                expected,
+                rtol=0,
+                atol=(rtol + 8 * lost) * scale + tiny,
+                err_msg=f"{point}, {order}",
             )
 
 
@@ -611,11 +627,17 @@ def test_bound_and_its_logarithm_differentiate_alike(x64, form, step):
         np.testing.assert_allclose(slopes, value * log_slopes, rtol=1e-12, atol=1e-12)
 
 
-def test_infinite_bounds_have_no_nan_derivative(x64):
-    for bound, _ in FORMS.values():
-        for b1, b2 in [(0.9, 0.5), (0.5, 0.25)]:
-            slopes = np.array(jax.grad(bound, (0, 1, 2))(jnp.inf, b1, b2))
-            assert not np.any(np.isnan(slopes))
+def test_logarithms_of_infinite_bounds_have_large_slopes(x64):
+    for bound, b1, b2 in [
+        (stability.exact_max_update_bound, 0.5, 0.25),
+        *((bound, 0.9, 0.5) for bound, _ in FORMS.values()),
+    ]:
+        log = partial(bound, log=True)
+        by_step, by_b1, by_b2 = jax.grad(log, (0, 1, 2))(jnp.inf, b1, b2)
+        assert log(jnp.inf, b1, b2) == jnp.inf
+        assert 0 <= by_step < 1
+        assert by_b1 > 1e100
+        assert by_b2 < -1e100
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
@@ -750,7 +772,7 @@ def test_jax_switches_change_nothing(name):
         if "bound" in name:
             bound = getattr(stability, name)
             for step in (0.0, jnp.inf):
-                jax.grad(bound, (0, 1, 2))(step, b1, 0.3)
+                jax.grad(bound, (0, 1, 2))(step, b1, 0.9)
 
 
 # Errors

@@ -47,13 +47,18 @@ def _or_one(root):
     return jnp.where(root < jnp.finfo(root.dtype).tiny, 1, root)
 
 
-@jax.custom_jvp
 def modulus(x: jax.Array) -> jax.Array:
     """|x|; at 0 the tangent is that of |x|²/2."""
+    # JAX refuses a NumPy array that a vmap within a jit hands to a custom rule as it is.
+    return _modulus(jnp.where(True, x, 0))
+
+
+@jax.custom_jvp
+def _modulus(x):
     return jnp.abs(x)
 
 
-@modulus.defjvp
+@_modulus.defjvp
 def _modulus_jvp(primals, tangents):
     (x,), (x_dot,) = primals, tangents
     return _modulus_rule(jnp.abs(x), x, x_dot)

@@ -16,7 +16,13 @@ import optax
 from jax.typing import ArrayLike
 
 from kadam_jax._checks import DECAY, NOT_NEGATIVE, check_integer, check_real
-from kadam_jax._numerics import hypot
+from kadam_jax._numerics import (
+    accumulator_dtype,
+    average_weight,
+    modulus,
+    promoted,
+    root_mean_square,
+)
 
 
 class RecordMaxUpdateState(NamedTuple):
@@ -143,7 +149,8 @@ def record_dead_gradients(
         rms = []
         for x, r in zip(moduli, treedef.flatten_up_to(state.rms), strict=True):
             gain = _scalar(1 - b2, r)  # exact where b2 itself would round to 1
-            rms.append(hypot(jnp.sqrt(1 - gain) * r, jnp.sqrt(gain) * x))
+            loss = gain / (1 + jnp.sqrt(1 - gain))
+            rms.append(root_mean_square(r, x, gain, loss, jnp.sqrt(gain)))
 
         def share(is_counted):
             size = float(max(sum(x.size for x in moduli), 1))
@@ -153,8 +160,7 @@ def record_dead_gradients(
             return sum((n.astype(jnp.float32) for n in counts), jnp.zeros([], jnp.float32)) / size
 
         def is_dead(x, r):
-            weight = -jnp.expm1(count.astype(r.dtype) * jnp.log1p(-_scalar(1 - b2, r)))
-            rms_hat = r / jnp.sqrt(weight)
+            rms_hat = r / jnp.sqrt(average_weight(_scalar(1 - b2, r), count))
             return (x == 0) | (x < _scalar(threshold, r) * rms_hat)
 
         return updates, RecordDeadGradientsState(
@@ -166,18 +172,18 @@ def record_dead_gradients(
 
 def _moduli(tree) -> list[jax.Array]:
     """|x| of each leaf, real and at least float32."""
-    return [jnp.abs(x).astype(_wide_real(x)) for x in map(jnp.asarray, jax.tree.leaves(tree))]
+    return [modulus(x).astype(_wide_real(x)) for x in map(jnp.asarray, jax.tree.leaves(tree))]
 
 
 def _largest(moduli: list[jax.Array]) -> jax.Array:
     """Over all leaves, in the widest of their dtypes; it varies over a mesh as they do."""
-    dtype = jnp.result_type(jnp.float32, *moduli)
+    dtype = promoted(jnp.float32, *moduli)
     maxima = [jnp.max(x, initial=0).astype(dtype) for x in moduli]
     return jnp.max(jnp.stack(maxima)) if maxima else jnp.zeros([], dtype)
 
 
 def _wide_real(x):
-    return jnp.finfo(jnp.promote_types(jnp.result_type(x), jnp.float32)).dtype
+    return jnp.finfo(accumulator_dtype(jnp.result_type(x))).dtype
 
 
 def _scalar(x, like):

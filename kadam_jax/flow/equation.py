@@ -26,7 +26,7 @@ from kadam_jax._checks import (
     check_real,
     require,
 )
-from kadam_jax._numerics import accumulator_dtype, quotient
+from kadam_jax._numerics import accumulator_dtype, promoted, quotient
 from kadam_jax.strategies import Decays, stage_decays
 
 # All the weight in a moving average of rate a = (1-b)/b at s = t/η, where b = 1/(1+a).
@@ -175,7 +175,7 @@ def _accumulator(x) -> jax.Array:
 
 def widest_real(leaves) -> np.dtype:
     """The dtype for numbers that all leaves share."""
-    return jnp.result_type(*(leaf.real.dtype for leaf in leaves))
+    return promoted(*(leaf.real.dtype for leaf in leaves))
 
 
 def cast(tree, dtype):

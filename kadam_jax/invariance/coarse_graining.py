@@ -13,7 +13,8 @@ import numpy as np
 import optax
 from jax.typing import ArrayLike
 
-from kadam_jax.invariance.slices import AxesOfLeaves, label, root_mean_square, slice_axes
+from kadam_jax._numerics import modulus
+from kadam_jax.invariance.slices import AxesOfLeaves, label, root_mean_square, slice_axes, wide
 from kadam_jax.normalization import check_decays, check_not_negative, init_stage, normalize
 
 MaskOfLeaves = ArrayLike | Callable[[str, Any], ArrayLike]
@@ -58,7 +59,8 @@ def scale_by_coarse_grained_normalization(
 
     Returns:
       A transformation whose updates are in units of the learning rate, not yet negated, with the
-      gradients' dtypes. Averages are at least float32.
+      gradients' dtypes, or their promotion with the parameters' if `update` is given these.
+      Averages are at least float32.
 
     Raises:
       ValueError: a concrete `b1` or `b2` is outside [0, 1), a concrete `eps` is negative, a leaf
@@ -97,7 +99,7 @@ def scale_by_coarse_grained_normalization(
         def of_leaf(path, g):
             mask = _mask(where, path, g)
             shared = root_mean_square(g, slice_axes(axes, path, g), mask)
-            return shared if mask is None else jnp.where(mask, shared, jnp.abs(g))
+            return shared if mask is None else jnp.where(mask, shared, modulus(wide(g)))
 
         return jax.tree_util.tree_map_with_path(of_leaf, tree)
 
@@ -107,9 +109,9 @@ def scale_by_coarse_grained_normalization(
         return ScaleByCoarseGrainedNormalizationState(count, mu, rms)
 
     def update_fn(updates, state, params=None, **extra_args):
-        del params, extra_args
+        del extra_args
         moduli = root_mean_squares(updates)
-        updates, (state,) = normalize(updates, (state,), (b1,), (b2,), eps, moduli)
+        updates, (state,) = normalize(updates, (state,), (b1,), (b2,), eps, moduli, params)
         return updates, ScaleByCoarseGrainedNormalizationState(*state)
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)

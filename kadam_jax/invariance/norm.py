@@ -15,7 +15,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from kadam_jax._checks import DECAY, NOT_NEGATIVE, check_real
-from kadam_jax._numerics import add_compensated
+from kadam_jax._numerics import add_compensated, promoted
 from kadam_jax.invariance.slices import AxesOfLeaves, inner, map_slices, wide
 
 
@@ -101,7 +101,7 @@ def predicted_squared_norm(
     for name, values in (("updates_or_statistics", squares), ("radial", radials)):
         if jnp.iscomplexobj(values):
             raise TypeError(f"{name} must be real, got {values.dtype}; ⟨a, b⟩ is Re Σ conj(a) b")
-    dtype = jnp.result_type(initial, squares, radials)
+    dtype = promoted(initial, squares, radials)
     rates = jnp.asarray(learning_rate, dtype)
     if rates.shape not in ((), shape[:1]):
         raise ValueError(f"learning_rate must be a scalar or ({shape[0]},), got {rates.shape}")

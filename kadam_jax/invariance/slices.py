@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from kadam_jax._numerics import accumulator_dtype
+
 # The axes that a slice spans, for all leaves or for each.
 Axes = None | Sequence[int]
 AxesOfLeaves = Axes | Callable[[str, Any], Axes]
@@ -71,10 +73,10 @@ def root_mean_square(x, over: tuple[int, ...], mask=None) -> jax.Array:
     Exact under scaling by powers of two, and |x| itself where a slice is one entry. Derivatives are
     those of the formula, at entries that are 0 too; of a slice that is 0 the first one is 0.
     """
-    x, count = wide(x), size(x, over)
+    count = size(x, over)
     if mask is not None:
-        x = jnp.where(mask, x, 0)
         count = jnp.maximum(jnp.sum(mask, axis=over, keepdims=True), 1)
+    x = jnp.where(True if mask is None else mask, wide(x), 0)  # True: see _numerics.modulus
     return _root_mean_square(x, jnp.asarray(count, real_dtype(x)), over)
 
 
@@ -90,9 +92,15 @@ def _root_mean_square(x, count, over):
 @_root_mean_square.defjvp
 def _root_mean_square_jvp(over, primals, tangents):
     (x, count), (x_dot, _) = primals, tangents
-    root = _root_mean_square(x, count, over)
-    direction = x / jnp.where(root != 0, root, 1)
-    return root, inner(direction, x_dot, over, keepdims=True) / count
+
+    def change(root, x_dot):  # at a root of 0 that of half its square, as in _numerics
+        direction = x / jnp.where(root != 0, root, 1)
+        return inner(direction, x_dot, over, keepdims=True) / count
+
+    # The root itself has its derivative too, for scans (see _numerics).
+    still = jax.lax.stop_gradient(_root_mean_square(x, count, over))
+    fixed = change(still, x - jax.lax.stop_gradient(x))
+    return still + fixed, change(still + fixed, x_dot)
 
 
 def size(x, over: tuple[int, ...]) -> int:
@@ -103,7 +111,7 @@ def size(x, over: tuple[int, ...]) -> int:
 def wide(x) -> jax.Array:
     """As an array of at least float32."""
     x = jnp.asarray(x)
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    return x.astype(accumulator_dtype(x.dtype))
 
 
 def real_dtype(x) -> np.dtype:

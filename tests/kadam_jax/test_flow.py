@@ -677,7 +677,7 @@ def test_shards_are_solved_as_the_whole(method):
 
 @METHODS
 def test_the_switches_of_jax_are_no_matter(method):
-    """No jit, and checks for NaN, at low precision and of complex numbers."""
+    """Strict promotion, no jit, and checks for NaN, at low precision and of complex numbers."""
     params = {"a": jnp.full(2, 0.5, jnp.bfloat16), "b": jnp.array([0.3 + 1j, 0])}
 
     def solve():
@@ -688,7 +688,7 @@ def test_the_switches_of_jax_are_no_matter(method):
         )  # fmt: skip
 
     expected = solve()
-    for switch in (jax.debug_nans(True), jax.disable_jit()):
+    for switch in (jax.debug_nans(True), jax.disable_jit(), jax.numpy_dtype_promotion("strict")):
         with switch:
             close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
             jax.tree.map(close, solve(), expected)

@@ -201,15 +201,29 @@ def test_what_shards_record_makes_up_the_whole(transformation, names, combine):
 
 @every_recording
 def test_the_switches_of_jax_are_no_matter(transformation, names, combine, gradients):
-    """Checks for NaN, no jit: the state holds no NaN of its own."""
+    """Checks for NaN, no jit, strict promotion: the state holds no NaN of its own."""
     gradients = jax.tree.map(lambda g: g[:3], gradients)
     params = jax.tree.map(lambda g: g[0], gradients)
     expected = jit_feed(transformation, gradients, params)
-    for switch in (jax.debug_nans(True), jax.disable_jit()):
+    for switch in (jax.debug_nans(True), jax.disable_jit(), jax.numpy_dtype_promotion("strict")):
         with switch:
             found = jit_feed(transformation, gradients, params)
         close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
         jax.tree.map(close, found, expected)
+
+
+@every_recording
+def test_numpy_arrays_are_taken_under_vmap_in_a_jit(transformation, names, combine):
+    updates = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
+
+    def run(chain, updates):
+        return chain.update(updates, chain.init(updates), updates)
+
+    chain = optax.chain(transformation, kadam(0.1, 2))
+    together = jax.jit(lambda: jax.vmap(partial(run, chain))(updates))()
+    alone = jax.tree.map(lambda *x: jnp.stack(x), *[run(chain, x) for x in updates])
+    close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
+    jax.tree.map(close, together, alone)
 
 
 @every_monitor

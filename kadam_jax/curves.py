@@ -177,7 +177,7 @@ def _uniform_in_arc_length(
         return [b[..., 0] for b in curve(parameter)[:2]]
 
     # Every point has 128 nodes: what is computed at once is kept small.
-    pieces = np.array_split(fractions[:, None], 1 + start.size * len(fractions) // 2**14)
+    pieces = np.array_split(fractions[:, None], 1 + start.size * len(fractions) // 2**12)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         b1s, b2s = (np.concatenate(b, -1) for b in zip(*map(points, pieces), strict=True))
     dtype = jnp.result_type(float)

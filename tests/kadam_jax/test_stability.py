@@ -737,8 +737,8 @@ def test_points_that_round_to_the_border_are_refused():
 
 def test_curves_of_many_points_and_of_none(x64):
     for curve in (partial(stability.level_curve, 0.5), partial(stability.normal_curve, 0.5, 0.6)):
-        many, few = curve(2**15 - 1), curve(2**5 - 1)
-        step = 2**10
+        many, few = curve(2**13 - 1), curve(2**5 - 1)
+        step = 2**8
         rows = slice(step - 1, None, step) if "level" in curve.func.__name__ else slice(0, 0)
         for one, other in zip(many, few, strict=True):
             np.testing.assert_allclose(one[rows], other[: len(one[rows])], rtol=1e-12)

@@ -332,7 +332,7 @@ class _Help(argparse.Action):
         names = getattr(namespace, "names", None) or ()
         if "task" in namespace:
             names = [namespace.task] if namespace.task else TASKS
-        for name in names:
+        for name in names if namespace.defaults else ():
             try:
                 defaults = namespace.defaults(name, namespace)
             except ConfigError as error:

@@ -5,6 +5,7 @@ parent must not have started JAX: `python -m tests.forked` reads a list of `[arg
 from its input and writes `[exit code, stdout, stderr]` of each, one a line.
 """
 
+import gc
 import io
 import json
 import os
@@ -117,6 +118,7 @@ def import_everything():
 
     bench.discover()
     figures.discover()
+    gc.freeze()  # or a child's first collection copies all of the parent's memory
 
 
 if __name__ == "__main__":

@@ -399,6 +399,20 @@ def test_an_unusual_machine_is_served_or_told(name, machines):
     assert re.search(message, errors)
 
 
+def test_random_calls_end_with_a_sentence():
+    command = [sys.executable, "-m", "tests.fuzz.command_line", "--calls", "30", "--seed", "7"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ", 0 findings" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["plot", "commit", "run", "bench", "train"])
+def test_help_after_a_name_has_fields_where_there_are_some(command, capsys):
+    name = {"bench": "sweep", "train": "text"}.get(command, "stability_plane")
+    assert cli.main([command, name, "--help"]) == 0
+    assert ("Fields of" in capsys.readouterr().out) == (command not in ("plot", "commit"))
+
+
 def test_a_matplotlibrc_does_not_reach_the_figures(run, tmp_path, monkeypatch):
     run("run", "stability_plane", *SMOKE)
     svg = tmp_path / "results/smoke/stability_plane/stability_plane.svg"

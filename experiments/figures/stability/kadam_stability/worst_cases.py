@@ -90,11 +90,12 @@ def constructed_updates(
 
     def reached(scale, length, b1, b2):
         optimizer = scale_by_kadam(k, (b1,) * k, (b2,) * k, 0.0)
-        first = (b1 / b2) ** (length - 1.0)
+        first = (b1 / b2) ** (length - 1).astype(b1.dtype)
         worst = scale / jnp.maximum(first, 1)
 
         def advance(state, n):
-            value = worst * (b1 / b2) ** (length - 1.0 - n)  # what the last stage is to be fed
+            left = (length - 1 - n).astype(b1.dtype)
+            value = worst * (b1 / b2) ** left  # what the last stage is to be fed
             value = jnp.where(value > NEGLIGIBLE, value, 0)
             for stage in reversed(state[:-1]):
                 value = stage_input(value, stage, b1, b2)

@@ -52,7 +52,7 @@ def compute(config: Config, run: Run) -> xr.Dataset:
     """The curves, and C and the exact growth rate on a grid of cell centres, in float64."""
     del run
     with jax.enable_x64(True):
-        centres = (jnp.arange(config.num_grid) + 0.5) / config.num_grid
+        centres = (jnp.arange(config.num_grid, dtype=float) + 0.5) / config.num_grid
         gamma_by_beta = (centres[None, :], centres[:, None])
         level_b1, level_b2 = level_curve(np.array(config.levels), config.num_curve)
         through_b1, through_b2 = np.array(config.normals_through).T

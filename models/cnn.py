@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models.dtypes import Dtype, check_dtype, check_enabled
+from models.sizes import check_sizes
 
 IMAGE_SHAPE = (32, 32, 3)
 CHANNELS = (64, 128, 128, 128, 256, 512, 512, 512)
@@ -54,6 +55,8 @@ class CNNConfig:
             )
         if not (self.width > 0 and float(64 * self.width).is_integer()):
             raise ValueError(f"width must be a positive multiple of 1/64, got {self.width}.")
+        widest = max(self.channels)
+        check_sizes(width=(9, widest, widest), width_and_num_classes=(widest, self.num_classes))
         check_dtype(self.dtype)
         if self.conv not in ("auto", "lax"):
             raise ValueError(f"conv must be 'auto' or 'lax', got {self.conv!r}.")

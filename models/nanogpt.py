@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models.dtypes import Dtype, check_dtype, check_enabled
+from models.sizes import MOST_LAYERS, check_sizes
 
 INIT_SCALE = 0.02
 
@@ -71,6 +72,13 @@ class GPTConfig:
         for name in ("vocab_size", "context", "num_layers", "num_heads", "width"):
             if not (isinstance(value := getattr(self, name), Integral) and value >= 1):
                 raise ValueError(f"{name} must be an integer of at least 1, got {value!r}.")
+        if self.num_layers > MOST_LAYERS:
+            raise ValueError(f"num_layers must be at most {MOST_LAYERS}, got {self.num_layers}.")
+        check_sizes(
+            vocab_size_and_width=(self.vocab_size, self.width),
+            context_and_width=(self.context, self.width),
+            width=(4, self.width, self.width),
+        )
         for name in ("norm_eps", "qk_norm_eps"):
             if not 0 <= (value := getattr(self, name)) < math.inf:
                 raise ValueError(f"{name} must be finite and not negative, got {value}.")

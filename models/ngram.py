@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from models.sizes import check_sizes
+
 
 @dataclasses.dataclass(frozen=True)
 class NGramConfig:
@@ -25,7 +27,8 @@ class NGramConfig:
       width: size of the hidden layer.
 
     Raises:
-      ValueError: if a size is not an integer or below 1.
+      ValueError: if a size is not an integer of at least 1, or an array would have 2^31 entries or
+        more.
     """
 
     vocab_size: int = 256
@@ -37,6 +40,11 @@ class NGramConfig:
         for name in ("vocab_size", "context", "embedding_size", "width"):
             if not (isinstance(value := getattr(self, name), Integral) and value >= 1):
                 raise ValueError(f"{name} must be an integer of at least 1, got {value!r}.")
+        check_sizes(
+            vocab_size_and_embedding_size=(self.vocab_size, self.embedding_size),
+            context_and_embedding_size_and_width=(self.context, self.embedding_size, self.width),
+            vocab_size_and_width=(self.vocab_size, self.width),
+        )
 
 
 class NGram(nnx.Module):

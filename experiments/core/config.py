@@ -131,9 +131,13 @@ def print_help(config: Any, prog: str) -> None:
         _parse(config, ["--help"], prog)
 
 
-def _parse(config: ConfigT, arguments: Sequence[str], prog: str) -> ConfigT:
+def _parse(
+    config: ConfigT, arguments: Sequence[str], prog: str, *, add_help: bool = True
+) -> ConfigT:
     flags = (tyro.conf.FlagConversionOff,)
-    return tyro.cli(type(config), default=config, args=arguments, prog=prog, config=flags)
+    return tyro.cli(
+        type(config), default=config, args=arguments, prog=prog, config=flags, add_help=add_help
+    )
 
 
 def _words(config: Any, field: str, value: str) -> list[str]:

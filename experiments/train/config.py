@@ -35,6 +35,15 @@ may change them."""
 SOURCES = {"corpus", "dataset", "num_shards"}
 """Fields that say where data lie: what they are is known by their hash."""
 
+COUNTS = (
+    *("num_steps", "batch_size", "k", "log_every", "eval_every", "eval_batches", "steps_per_call"),
+    *("save_every", "keep", "members_at_once", "prefetch"),
+)
+FROM_ZERO = ("workers", "warmup_steps", "seed", "data_seed")
+"""Integers, from 1 and from 0 on."""
+MOST = {"k": 1000, "steps_per_call": 10_000, "prefetch": 1000, "workers": 1000, "num_shards": 1024}
+"""The largest of those that are stages in a program, batches in memory, processes or files."""
+
 CACHE = Path("~/.cache/kadam_jax")
 
 
@@ -103,27 +112,34 @@ class TrainConfig:
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
 
     def __post_init__(self):
-        def is_integer(value, least):
-            return isinstance(value, Integral) and least <= value < 2**31
-
-        counts = ("num_steps", "batch_size", "k", "log_every", "eval_every", "eval_batches")
-        counts += ("steps_per_call", "save_every", "keep", "members_at_once", "prefetch")
-        for name in counts:
-            self._check(name, lambda value: is_integer(value, 1), "an integer in [1, 2^31)")
-        for name in ("workers", "warmup_steps", "seed", "data_seed"):
-            self._check(name, lambda value: is_integer(value, 0), "an integer in [0, 2^31)")
+        for names, least in ((COUNTS, 1), (FROM_ZERO, 0)):
+            for name in names:
+                self._check_integer(name, least)
         for name, table in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES)):
             self._check(name, table.__contains__, f"one of {', '.join(table)}")
         for name in ("learning_rate", "eps", "weight_decay"):
-            self._check(name, lambda value: 0 <= value < math.inf, "finite and not negative")
+            self._check(
+                name,
+                lambda value: 0 <= np.float32(value) < math.inf,
+                "finite and not negative in float32",
+            )
         for name in ("b1", "b2"):
-            self._check(name, lambda value: 0 <= value < 1, "in [0, 1)")
+            self._check(name, lambda value: 0 <= np.float32(value) < 1, "in [0, 1) in float32")
         self._check("clip_norm", lambda value: value > 0, "positive")
         self._check("final_rate", lambda value: 0 <= value <= 1, "in [0, 1]")
         below = f"below num_steps={self.num_steps}"
         self._check("warmup_steps", lambda value: value < self.num_steps, below)
         if self.coupled and self.optimizer != "kadam":
             raise ValueError(f"coupled=True is for optimizer=kadam, got {self.optimizer}")
+
+    def _check_integer(self, name, least):
+        most = MOST.get(name, 2**31 - 1)
+        end = f"{most}]" if name in MOST else "2^31)"
+        self._check(
+            name,
+            lambda value: isinstance(value, Integral) and least <= value <= most,
+            f"an integer in [{least}, {end}",
+        )
 
     def _check(self, name, is_valid, what):
         value = getattr(self, name)
@@ -149,6 +165,10 @@ class TextTraining(TrainConfig):
     num_shards: int = 1
     cache: Path = CACHE
     model: GPTConfig = dataclasses.field(default_factory=GPTConfig)
+
+    def __post_init__(self):
+        super().__post_init__()
+        self._check_integer("num_shards", 1)
 
 
 @dataclasses.dataclass(frozen=True)

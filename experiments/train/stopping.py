@@ -12,7 +12,11 @@ from jax.experimental import multihost_utils
 
 @contextlib.contextmanager
 def caught_signals() -> Iterator[list[int]]:
-    """SIGINT and SIGTERM go into the list that is yielded; a second one interrupts at once."""
+    """SIGINT and SIGTERM go into the list that is yielded; a second one interrupts at once.
+
+    One that the parent process had ignored, as a script does for what it starts in the background,
+    stays ignored.
+    """
     received: list[int] = []
 
     def remember(signum, frame):
@@ -23,7 +27,10 @@ def caught_signals() -> Iterator[list[int]]:
     if threading.current_thread() is not threading.main_thread():  # which alone has handlers
         yield received
         return
-    before = {signum: signal.signal(signum, remember) for signum in (signal.SIGINT, signal.SIGTERM)}
+    before = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
+    before = {signum: old for signum, old in before.items() if old is not signal.SIG_IGN}
+    for signum in before:
+        signal.signal(signum, remember)
     try:
         yield received
     finally:

@@ -32,9 +32,9 @@ class MeshConfig:
     def __post_init__(self):
         for name, least in (("members", 1), ("data", 1), ("shard_above", 0)):
             value = getattr(self, name)
-            if value is not None and not (isinstance(value, Integral) and value >= least):
+            if value is not None and not (isinstance(value, Integral) and least <= value < 2**31):
                 raise ValueError(
-                    f"mesh.{name} must be an integer of at least {least}, got {value!r}"
+                    f"mesh.{name} must be an integer in [{least}, 2^31), got {value!r}"
                 )
 
 

@@ -261,6 +261,19 @@ def test_a_signal_saves_and_the_run_goes_on_from_there(
     assert lines(tmp_path / "run/metrics.jsonl") == lines(whole / "metrics.jsonl")
 
 
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_the_parent_ignores_stops_nothing(signum, tmp_path, at_batch):
+    config = dataclasses.replace(CONFIG, optimizer="sgd")
+    at_batch(2, lambda: os.kill(os.getpid(), signum))
+    handler = signal.signal(signum, signal.SIG_IGN)
+    try:
+        start(tmp_path / "run", config=config)
+        assert signal.getsignal(signum) is signal.SIG_IGN
+    finally:
+        signal.signal(signum, handler)
+    assert lines(tmp_path / "run/metrics.jsonl")[-1]["step"] == 10
+
+
 def test_a_signal_during_the_last_save_does_not_break_it_off(tmp_path, monkeypatch):
     close, outside = Checkpoints.close, []
 
@@ -671,6 +684,8 @@ def test_a_sweep_that_is_no_sweep_is_refused(assignment, message):
     [
         *("num_steps=0", "num_steps=1e9", "num_steps=2147483648", "k=1.5", 'batch_size="4"'),
         *("warmup_steps=1000", "warmup_steps=-1", "seed=-1", "seed=2147483648", "workers=-1"),
+        *("k=1001", "prefetch=2147483647", "workers=1001", "steps_per_call=2147483647"),
+        *("learning_rate=1e39", "eps=-1e-9", "weight_decay=1e300", "b1=0.99999999", "b1=-0.1"),
         *("b1=1.0", "b2=NaN", "eps=Infinity", "clip_norm=0.0", "final_rate=1.5"),
         *('optimizer="adan"', 'schedule="linear"'),
     ],

@@ -79,9 +79,13 @@ def close_log(found, expected, rtol):
 
 def maybe_traced(rng, fn, *arguments):
     """The call, by jit where all arguments are numbers that jit takes."""
-    numeric = all(isinstance(x, int | float | np.generic | jax.Array) for x in arguments)
-    fits = numeric and not any(isinstance(x, bool) or abs(x) >= 2**31 for x in arguments)
-    if fits and rng.random() < 0.15:
+
+    def fits(x):
+        if isinstance(x, int):
+            return not isinstance(x, bool) and abs(x) < 2**31
+        return isinstance(x, float | np.floating | np.integer | jax.Array)
+
+    if all(map(fits, arguments)) and rng.random() < 0.15:
         return jax.jit(fn)(*arguments)
     return fn(*arguments)
 

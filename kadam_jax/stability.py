@@ -1,9 +1,8 @@
 """How large can an update get? Two theories of Adam's max-update, side by side.
 
-The paper's (Theorem 1, §3.1 and Appendix D of Gould and Tanaka,
-`arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_) bounds continuous-time Adam, by a constant
-where C(β, γ) = 2/γ - 1/β - 1 is positive. The exact one takes the supremum of |u_n| over all
-gradient sequences of the discrete algorithm, a constant where γ² < β. Since
+The paper's (Theorem 1, §3.1, Appendix D) bounds continuous-time Adam, by a constant where
+C(β, γ) = 2/γ - 1/β - 1 is positive. The exact one takes the supremum of |u_n| over all gradient
+sequences of the discrete algorithm, a constant where γ² < β. Since
 β/γ² - 1 = C + (β-γ)²/(γ²β), whatever C calls stable is exactly stable, but not the reverse: at
 (β, γ) = (0.1, 0.25) C is -3, while no update ever exceeds 1.291.
 

@@ -14,6 +14,7 @@ os.environ["XLA_FLAGS"] = " ".join(
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import json
+import signal
 from pathlib import Path
 
 import hypothesis
@@ -24,6 +25,8 @@ import pytest
 hypothesis.settings.register_profile("tests", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("tests")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 jax.devices()  # starts JAX: else the first test that runs the command line decides for the others
 
 GOLDEN = Path(__file__).parent / "golden"

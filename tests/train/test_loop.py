@@ -667,7 +667,7 @@ def test_a_gradient_is_clipped_by_its_global_norm():
     ("assignment", "message"),
     [
         ("k=1,2", "one program sweeps over seed, learning_rate"),
-        ("b1=0.9,1.5", r"b1 must be in \[0, 1\), got 1.5"),
+        ("b1=0.9,1.5", r"b1 must be in \[0, 1\) in float32, got 1.5"),
         ("seed=0,x", "invalid literal"),
         ("eps=", "could not convert"),
     ],

@@ -52,7 +52,10 @@ def spread(loss: xr.DataArray) -> xr.DataArray:
 def optimum(loss: xr.DataArray) -> dict[str, xr.DataArray]:
     """The place of the lowest mean over seeds, and whether the points end there."""
     place = loss.mean("seed").argmin("point")
-    return {"best_point": place, "best_at_edge": (place.dims, at_end(place, loss.sizes["point"]))}
+    return {
+        "best_point": place,
+        "best_at_edge": place.copy(data=at_end(place, loss.sizes["point"])),
+    }
 
 
 def stated(

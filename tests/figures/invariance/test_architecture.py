@@ -85,7 +85,7 @@ def test_a_network_wired_otherwise_is_drawn_otherwise():
     assert "sum" not in {layer.kind for layer in find_layers(model, images)}
     model = pass_with(lambda x, y: 2 * x + y)(CONFIG.model, rngs=nnx.Rngs(0))
     model.eval()
-    with pytest.raises(ValueError, match="no sum of earlier outputs"):
+    with pytest.raises(ValueError, match="not a sum of earlier outputs"):
         find_layers(model, images)
 
 

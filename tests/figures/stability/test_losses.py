@@ -230,13 +230,13 @@ def test_a_stated_correlation_keeps_within_what_is_possible():
     dims = ("horizon", "seed")
     data = xr.Dataset({"rank_correlation": (dims, seeds), "loss": (dims, seeds)}, {"horizon": [1]})
     labels = {name: (name, "1") for name in data}
-    numbers, texts = stated(data, labels, {1: "part"}, " there", "_x")
+    numbers = stated(data, labels, {1: "part"}, " there", "_x")
     (mean, low, high), (_, unclipped, _) = (
-        numbers[f"{name}_1_x"][1] for name in ("rank_correlation", "loss")
+        numbers[f"{name}_1_x"].values for name in ("rank_correlation", "loss")
     )
     assert (mean, low) == (pytest.approx(-0.98), -1)
     assert unclipped < -1 < high < -0.9
-    assert texts["loss_1_x"] == ("loss, part there, mean over seeds, 95% interval", "1")
+    assert numbers["loss_1_x"].long_name == "loss, part there, mean over seeds, 95% interval"
 
 
 @pytest.mark.parametrize(("place", "at_edge"), [(0, True), (2, False), (4, True)])

@@ -50,8 +50,9 @@ def stage_input(
     >>> round(float(u), 4)
     -0.25
     """
-    gain, square_gain, n = 1 - b1, 1 - b2, state.count
-    ratio = wanted * (1 - b1 ** (n + 1)) / jnp.sqrt(1 - b2 ** (n + 1))
+    gain, square_gain = 1 - b1, 1 - b2
+    steps = (state.count + 1).astype(state.rms.dtype)
+    ratio = wanted * (1 - b1**steps) / jnp.sqrt(1 - b2**steps)
     rms = jnp.sqrt(b2) * state.rms
     m = b1 * state.mu / rms
     # In units of rms: (m + gain x)² = ratio² (1 + square_gain x²), as a x² + 2 b x + c = 0.

@@ -126,5 +126,5 @@ def test_an_unknown_strategy_names_those_there_are():
         per_stage_decays(0.9, 0.999, 2, "linear")
     with pytest.raises(ValueError, match=r"b1 must be in \[0, 1\), got 2.0"):
         per_stage_decays(2.0, 0.999, 2)
-    with pytest.raises(TypeError, match="strategy must be one of .*, got 3"):
+    with pytest.raises(TypeError, match=r"strategy must be one of .*, got 3"):
         per_stage_decays(0.9, 0.999, 2, 3)

@@ -18,7 +18,8 @@ def rank_correlation(values: xr.DataArray, loss: xr.DataArray) -> xr.DataArray:
       Over all dimensions but `point`; NaN where all losses are the same.
 
     >>> x = xr.DataArray([1.0, 2.0, 3.0, 4.0], dims="point")
-    >>> round(rank_correlation(x, xr.DataArray([9.0, 8.0, 1.0, np.nan], dims="point")).item(), 6)
+    >>> loss = xr.DataArray([9.0, 8.0, 1.0, float("nan")], dims="point")
+    >>> round(rank_correlation(x, loss).item(), 6)
     -1.0
     """
 

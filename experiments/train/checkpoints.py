@@ -1,11 +1,15 @@
 """Checkpoints of a run on orbax: whole or not there, checked before use, restored strictly."""
 
 import contextlib
+import functools
+import gc
 import json
 import logging
 import math
 import os
 import re
+import sys
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
@@ -43,6 +47,9 @@ from experiments.train.checkpoint_files import (
     remove_unfinished,
     write_scores,
 )
+
+LOGGERS = ("absl", "asyncio")
+"""Where errors of a write are logged, which are raised too."""
 
 
 class Checkpoints:
@@ -108,7 +115,10 @@ class Checkpoints:
             handler_registry=handlers(),
         )
         self._quiet = _NotOrbax()
-        logging.getLogger("absl").addFilter(self._quiet)
+        for name in LOGGERS:
+            logging.getLogger(name).addFilter(self._quiet)
+        self._unraisablehook = sys.unraisablehook
+        sys.unraisablehook = functools.partial(_not_late, self._unraisablehook)
         self._scores = read_scores(self._folder)
         self._given_up: list[int] = []  # steps passed over in the last restore
 
@@ -244,7 +254,9 @@ class Checkpoints:
             self.wait()
         finally:
             self._manager.close()
-            logging.getLogger("absl").removeFilter(self._quiet)
+            for name in LOGGERS:
+                logging.getLogger(name).removeFilter(self._quiet)
+            sys.unraisablehook = self._unraisablehook
 
     @contextlib.contextmanager
     def _written(self) -> Iterator[None]:
@@ -254,6 +266,7 @@ class Checkpoints:
         except (OSError, ValueError, RuntimeError) as error:
             if jax.process_index() == 0:
                 remove_unfinished(self._folder)
+            gc.collect()  # tasks that nobody has waited for say so now, and are not listened to
             self._manager.reload()  # it has forgotten those that the lost one was to replace
             raise Failed(
                 f"a checkpoint in {self._folder} was not written: {_reason(error)}"
@@ -317,10 +330,18 @@ class _NewestAndBest(ocp.checkpoint_managers.PreservationPolicy):
 
 
 class _NotOrbax(logging.Filter):
-    """Orbax logs the traceback of every error that it raises as well."""
+    """Orbax logs a traceback of every error that it raises, asyncio one of each of its tasks."""
 
     def filter(self, record):
-        return "orbax" not in Path(record.pathname).parts
+        frames = traceback.extract_tb(record.exc_info[2] if record.exc_info else None)
+        files = [record.pathname, *(frame.filename for frame in frames)]
+        return not any("orbax" in Path(file).parts for file in files)
+
+
+def _not_late(unraisablehook, unraisable):
+    """Writes of a checkpoint that end after another one has failed print a traceback each."""
+    if str(unraisable.exc_value) != "Event loop is closed":
+        unraisablehook(unraisable)
 
 
 def _reason(error: Exception) -> str:

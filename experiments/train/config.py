@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import math
 from collections.abc import Sequence
 from numbers import Integral
 from pathlib import Path
@@ -35,6 +34,9 @@ may change them."""
 SOURCES = {"corpus", "dataset", "num_shards"}
 """Fields that say where data lie: what they are is known by their hash."""
 
+LARGEST = float(np.finfo(np.float32).max)
+ROUNDED_TO_ONE = 1 - 2**-25
+"""The lowest number that is 1 in float32."""
 COUNTS = (
     *("num_steps", "batch_size", "k", "log_every", "eval_every", "eval_batches", "steps_per_call"),
     *("save_every", "keep", "members_at_once", "prefetch"),
@@ -119,12 +121,10 @@ class TrainConfig:
             self._check(name, table.__contains__, f"one of {', '.join(table)}")
         for name in ("learning_rate", "eps", "weight_decay"):
             self._check(
-                name,
-                lambda value: 0 <= np.float32(value) < math.inf,
-                "finite and not negative in float32",
+                name, lambda value: 0 <= value <= LARGEST, "finite and not negative in float32"
             )
         for name in ("b1", "b2"):
-            self._check(name, lambda value: 0 <= np.float32(value) < 1, "in [0, 1) in float32")
+            self._check(name, lambda value: 0 <= value < ROUNDED_TO_ONE, "in [0, 1) in float32")
         self._check("clip_norm", lambda value: value > 0, "positive")
         self._check("final_rate", lambda value: 0 <= value <= 1, "in [0, 1]")
         below = f"below num_steps={self.num_steps}"

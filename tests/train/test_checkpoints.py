@@ -455,7 +455,8 @@ def full_disk():
 def test_a_disk_that_is_full_is_one_sentence_and_nothing_half_written(
     tmp_path, capfd, trouble, reason, async_
 ):
-    large = {"w": jnp.asarray(np.random.default_rng(0).normal(size=100_000), jnp.float32)}
+    noise = np.random.default_rng(0).normal(size=(8, 100_000))  # all of them fail
+    large = {str(number): jnp.asarray(row, jnp.float32) for number, row in enumerate(noise)}
     with opened(tmp_path, keep=1, async_=async_) as checkpoints:
         save_and_wait(checkpoints, 1, large)
         with trouble():

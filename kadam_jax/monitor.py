@@ -139,7 +139,7 @@ def record_dead_gradients(
     def init_fn(params):
         share = jnp.zeros_like(_largest(_moduli(params)), jnp.float32)
         rms = jax.tree.map(lambda x: jnp.zeros_like(x, dtype=_wide_real(x)), params)
-        return RecordDeadGradientsState(jnp.zeros([], jnp.int32), rms, share, share)
+        return RecordDeadGradientsState(jnp.zeros([], jnp.int32), rms, share, jnp.zeros_like(share))
 
     def update_fn(updates, state, params=None, **extra_args):
         del params, extra_args

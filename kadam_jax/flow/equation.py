@@ -246,8 +246,10 @@ def flow_vector_field(
 
     def y0(params):
         params = accumulators(params)
-        zeros = jax.tree.map(jnp.zeros_like, params)
-        return FlowVariables(params, zeros, (zeros,) * k, (jax.tree.map(jnp.real, zeros),) * k)
+        # Arrays of their own, since variables that hold one twice cannot be donated.
+        velocity, *mu = (jax.tree.map(jnp.zeros_like, params) for _ in range(k + 1))
+        nu = [jax.tree.map(lambda x: jnp.zeros_like(x.real), params) for _ in range(k)]
+        return FlowVariables(params, velocity, tuple(mu), tuple(nu))
 
     def f(t, y, args):
         p = rounded(numbers, widest_real(jax.tree.leaves(y.params)))

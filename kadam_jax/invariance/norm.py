@@ -199,9 +199,10 @@ def record_squared_norm(
 
     def init_fn(params):
         decayed = map_slices(lambda w, over: inner(w, w, over), axes, params)
-        zeros = jax.tree.map(jnp.zeros_like, decayed)
+        # Arrays of their own, since a state that holds one twice cannot be donated.
+        growth, radial, *lost = (jax.tree.map(jnp.zeros_like, decayed) for _ in range(5))
         return RecordSquaredNormState(
-            jnp.zeros([], jnp.int32), decayed, zeros, zeros, (zeros, zeros, zeros)
+            jnp.zeros([], jnp.int32), decayed, growth, radial, tuple(lost)
         )
 
     def update_fn(updates, state, params=None, **extra_args):

@@ -12,7 +12,16 @@ from flax import nnx
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from kadam_jax import kadam, scale_by_kadam
+from kadam_jax import (
+    flow_vector_field,
+    kadam,
+    record_dead_gradients,
+    record_max_update,
+    record_squared_norm,
+    scale_by_adaptive_normalization,
+    scale_by_coarse_grained_normalization,
+    scale_by_kadam,
+)
 from tests.kadam_jax.scanning import feed, jit_feed, jit_updates, stages_of
 
 PARAMS = {"a": jnp.array([1.0, -2.0]), "b": jnp.array([3.0])}
@@ -31,6 +40,25 @@ def assert_close(actual, expected, rtol=1e-6):
 
 
 # optax
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        *(lambda p, k=k: kadam(0.1, k, weight_decay=0.1).init(p) for k in (1, 3)),
+        lambda p: scale_by_adaptive_normalization().init(p),
+        lambda p: scale_by_coarse_grained_normalization().init(p),
+        lambda p: record_max_update(3).init(p),
+        lambda p: record_dead_gradients().init(p),
+        lambda p: record_squared_norm(0.1).init(p),
+        lambda p: flow_vector_field(lambda p: p, learning_rate=0.1, k=2)[1](p),
+    ],
+)
+def test_a_new_state_can_be_donated(new):
+    """An array that is in it twice is refused when it is donated."""
+    leaves = jax.tree.leaves(new(jax.tree.map(jnp.copy, PARAMS)))
+    assert len({id(leaf) for leaf in leaves}) == len(leaves)
+    jax.jit(lambda *x: [2 * leaf for leaf in x], donate_argnums=range(len(leaves)))(*leaves)
 
 
 def test_chain(gradients):

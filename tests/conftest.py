@@ -13,7 +13,9 @@ os.environ["XLA_FLAGS"] = " ".join(
 )
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+import gc
 import json
+import mmap
 import signal
 from pathlib import Path
 
@@ -30,6 +32,20 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's backgro
 jax.devices()  # starts JAX: else the first test that runs the command line decides for the others
 
 GOLDEN = Path(__file__).parent / "golden"
+
+
+MAX_RESIDENT = 1.5 * 2**30
+"""Bytes of a worker above which it forgets compiled programs; a test may need as much again."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _programs_are_forgotten():
+    """Thousands of compiled programs would else fill the memory: 6 GB for each worker."""
+    yield
+    pages = Path("/proc/self/statm")  # of Linux; elsewhere programs are kept
+    if pages.exists() and int(pages.read_text().split()[1]) * mmap.PAGESIZE > MAX_RESIDENT:
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture

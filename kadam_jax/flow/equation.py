@@ -129,8 +129,8 @@ def stage_updates(x, mus, rmss, c: Corrections) -> tuple[jax.Array, ...]:
     """u of every stage, the first one's input being `x`."""
     updates = []
     for i, (mu, rms) in enumerate(zip(mus, rmss, strict=True)):
-        u = quotient(c.scale[i] * mu, rms, c.eps[i])
-        x = u if c.sign is None else u + c.sign * jnp.sign(x)
+        u = quotient(c.scale[i].astype(mu.dtype) * mu, rms, c.eps[i])
+        x = u if c.sign is None else u + c.sign.astype(x.dtype) * jnp.sign(x)
         updates.append(x)
     return tuple(updates)
 

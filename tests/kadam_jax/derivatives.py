@@ -13,13 +13,19 @@ def check_derivatives(f, points, *, step=1e-4, rtol=1e-5, low=2e-3):
     assert jnp.result_type(float) == jnp.float64
     points = np.array(points, float)
     num = points.shape[-1]
-    moves = step * np.eye(num)
-    pairs = [[s * a + t * b for s in (1, -1) for t in (1, -1)] for a in moves for b in moves]
-    shifts = np.concatenate([moves, -moves, np.array(pairs).reshape(-1, num)])
-    values = jax.jit(jax.vmap(jax.vmap(f)))(points[:, None] + shifts)
-    up, down, both = np.split(np.array(values), [num, 2 * num], axis=1)
-    gradient = (up - down) / (2 * step)
-    hessian = both.reshape(-1, num, num, 4) @ np.array([1, -1, -1, 1]) / (4 * step**2)
+    values = jax.jit(jax.vmap(jax.vmap(f)))
+
+    def differences(step):
+        moves = step * np.eye(num)
+        pairs = [[s * a + t * b for s in (1, -1) for t in (1, -1)] for a in moves for b in moves]
+        shifts = np.concatenate([moves, -moves, np.array(pairs).reshape(-1, num)])
+        up, down, both = np.split(values(points[:, None] + shifts), [num, 2 * num], axis=1)
+        hessian = both.reshape(-1, num, num, 4) @ np.array([1, -1, -1, 1]) / (4 * step**2)
+        return (up - down) / (2 * step), hessian
+
+    # Richardson's extrapolation: both have an error of order step², which this cancels.
+    coarse, fine = differences(step), differences(step / 2)
+    gradient, hessian = ((4 * b - a) / 3 for a, b in zip(coarse, fine, strict=True))
 
     modes = {
         "forward": (jax.jacfwd(f), gradient),

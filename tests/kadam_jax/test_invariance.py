@@ -736,14 +736,14 @@ def predict(initial=1.0, updates=ONES, **overrides):
             for axes in (0, "0", (0.0,), (False,), iter((0,)), lambda path, leaf: 0)
         ),
         (lambda: scale_by_coarse_grained_normalization(0.9).init(ONES), TypeError, "axes must be"),
-        (lambda: scale_by_coarse_grained_normalization(b1=ONES / 2), TypeError, "b1 must be a num"),
+        (lambda: scale_by_coarse_grained_normalization(b1=ONES / 2), TypeError, "b1 must be a single number"),
         (lambda: scale_by_coarse_grained_normalization(b1=1.0), ValueError, "b1 must be in"),
         (lambda: scale_by_coarse_grained_normalization(b2=-0.1), ValueError, "b2 must be in"),
         (lambda: scale_by_coarse_grained_normalization(eps=-1.0), ValueError, "eps must be finite"),
         (
             lambda: COARSE.update(np.arange(3), COARSE.init(ONES)),
             TypeError,
-            "updates must be floating point or complex, got a leaf of int",
+            "updates must be floating point or complex, got int",
         ),
         (
             lambda: scale_by_coarse_grained_normalization(where=ONES[:2] > 0).init(ONES),

@@ -5,7 +5,8 @@ of 0 and at decays of 0. JAX forgets a custom rule once it has differentiated a 
 differentiates what the rule did: so a rule here returns what has the right derivative by itself.
 """
 
-from functools import partial, reduce
+from collections.abc import Callable
+from functools import partial, reduce, wraps
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,17 @@ def promoted(*values: ArrayLike | DTypeLike) -> np.dtype:
     """JAX's promotion of arrays and dtypes, under `jax_numpy_dtype_promotion="strict"` too."""
     with jax.numpy_dtype_promotion("standard"):
         return jnp.result_type(*values)
+
+
+def promoting(fn: Callable) -> Callable:
+    """`fn`, in which real numbers multiply complex ones under strict promotion too."""
+
+    @wraps(fn)
+    def promotes(*args):
+        with jax.numpy_dtype_promotion("standard"):
+            return fn(*args)
+
+    return promotes
 
 
 def accumulator_dtype(dtype: DTypeLike) -> np.dtype:

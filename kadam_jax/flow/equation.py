@@ -26,7 +26,7 @@ from kadam_jax._checks import (
     check_real,
     require,
 )
-from kadam_jax._numerics import accumulator_dtype, promoted, quotient
+from kadam_jax._numerics import accumulator_dtype, promoted, promoting, quotient
 from kadam_jax.strategies import Decays, stage_decays
 
 # All the weight in a moving average of rate a = (1-b)/b at s = t/η, where b = 1/(1+a).
@@ -125,12 +125,13 @@ def corrections_at(p: Numbers, s, bias_correction: str) -> Corrections:
     return Corrections(scale / weight(p.mu_rates, s), p.eps * scale, sign)
 
 
+@promoting
 def stage_updates(x, mus, rmss, c: Corrections) -> tuple[jax.Array, ...]:
     """u of every stage, the first one's input being `x`."""
     updates = []
     for i, (mu, rms) in enumerate(zip(mus, rmss, strict=True)):
-        u = quotient(c.scale[i].astype(mu.dtype) * mu, rms, c.eps[i])
-        x = u if c.sign is None else u + c.sign.astype(x.dtype) * jnp.sign(x)
+        u = quotient(c.scale[i] * mu, rms, c.eps[i])
+        x = u if c.sign is None else u + c.sign * jnp.sign(x)
         updates.append(x)
     return tuple(updates)
 
@@ -156,7 +157,7 @@ def gradient_of(grad_fn, params, batch, coupled_decay):
         holds = jnp.iscomplexobj(x) or not jnp.iscomplexobj(grad)
         words = "return real gradients for real params"
         require(holds, "grad_fn", words, jnp.result_type(grad), error=TypeError)
-        return jnp.asarray(grad, x.dtype) + coupled_decay.astype(x.real.dtype) * x
+        return jnp.asarray(grad, x.dtype) + coupled_decay.astype(x.dtype) * x
 
     return jax.tree.map(of_leaf, grads, params)
 
@@ -256,6 +257,7 @@ def flow_vector_field(
         corrections = corrections_at(p, t / p.learning_rate, bias_correction)
         grads = gradient_of(grad_fn, y.params, args, p.coupled_decay)
 
+        @promoting
         def slopes(theta, velocity, grad, *averages):
             mu, nu = averages[:k], averages[k:]
             q, c = cast((p, corrections), velocity.real.dtype)

@@ -9,14 +9,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from kadam_jax._numerics import modulus, root_of_average
-from kadam_jax.flow.equation import (
-    Corrections,
-    Numbers,
-    Part,
-    cast,
-    stage_updates,
-)
+from kadam_jax._numerics import modulus, promoting, root_of_average
+from kadam_jax.flow.equation import Corrections, Numbers, Part, cast, stage_updates
 
 
 class Constants(NamedTuple):
@@ -40,6 +34,7 @@ def start(gradient, parts: list[Part]) -> None:
     """A step's first substep needs nothing: each takes its own gradient."""
 
 
+@promoting
 def advance(one: Part, g, c: Constants, corrections: Corrections, p: Numbers) -> Part:
     r"""One substep of one parameter: scalars in, scalars out.
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kadam_jax._numerics import modulus, quotient, root_of_average
+from kadam_jax._numerics import modulus, promoting, quotient, root_of_average
 from kadam_jax.flow.equation import Numbers, Part, cast, stage_updates
 
 
@@ -102,6 +102,7 @@ def _panels(x: np.ndarray, num: int) -> tuple[np.ndarray, np.ndarray, np.ndarray
     return at, half * weights, np.stack(lagrange, -1)
 
 
+@promoting
 def _advance(part: Part, grad, next_grad, next_moved, c: Constants, first, corrections, p) -> Part:
     """A substep for a gradient and, where it decays, a θ that go linearly to their next values."""
     c, first, corrections, p = cast((c, first, corrections, p), part.real_dtype)
@@ -151,7 +152,7 @@ def substep(gradient, corrections, c: Constants, p: Numbers, s, parts: list[Part
         return [_advance(*one, c, *times, p) for one in each]
 
     way = c.step * p.learning_rate
-    drifted = [x.moved + way.astype(x.real_dtype) * x.velocity for x in parts]
+    drifted = [x.moved + way.astype(x.base.dtype) * x.velocity for x in parts]
     predicted = advance(grads, drifted)
     next_grads = gradient(predicted)
     return advance(next_grads, [x.moved for x in predicted]), next_grads

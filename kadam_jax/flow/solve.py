@@ -295,7 +295,7 @@ def _solve(static: Static, params, batches, p: Numbers) -> FlowSolution:
         each = zip(*map(treedef.flatten_up_to, integral), values, strict=True)
 
         def add(total, lost, value):
-            term = weight.astype(total.real.dtype) * jnp.asarray(value, total.dtype)
+            term = weight.astype(total.dtype) * jnp.asarray(value, total.dtype)
             return add_compensated(total, lost, term)
 
         sums = [add(*one) for one in each]

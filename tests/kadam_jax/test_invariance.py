@@ -736,7 +736,11 @@ def predict(initial=1.0, updates=ONES, **overrides):
             for axes in (0, "0", (0.0,), (False,), iter((0,)), lambda path, leaf: 0)
         ),
         (lambda: scale_by_coarse_grained_normalization(0.9).init(ONES), TypeError, "axes must be"),
-        (lambda: scale_by_coarse_grained_normalization(b1=ONES / 2), TypeError, "b1 must be a single number"),
+        (
+            lambda: scale_by_coarse_grained_normalization(b1=ONES / 2),
+            TypeError,
+            "b1 must be a single number",
+        ),
         (lambda: scale_by_coarse_grained_normalization(b1=1.0), ValueError, "b1 must be in"),
         (lambda: scale_by_coarse_grained_normalization(b2=-0.1), ValueError, "b2 must be in"),
         (lambda: scale_by_coarse_grained_normalization(eps=-1.0), ValueError, "eps must be finite"),

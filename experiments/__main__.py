@@ -27,7 +27,6 @@ from experiments.core.errors import (
     ConfigError,
     DamagedFile,
     Failed,
-    Interrupted,
     Stopped,
     say,
     silence,
@@ -90,11 +89,8 @@ def _run_command(argv: Sequence[str] | None) -> int:
         say(f"{PROG}: memory is too small ({error}); choose smaller sizes with --set")
         return 1
     except Stopped as stop:
-        say(str(stop))
+        say(f"\n{stop}")
         return 128 + stop.signum
-    except Interrupted as stop:
-        say(f"\ninterrupted; {stop}")
-        return INTERRUPTED
     except KeyboardInterrupt:
         say("\ninterrupted")
         return INTERRUPTED

@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import optax
 
+from experiments.core.errors import ConfigError
 from experiments.core.run import progress
 from experiments.core.store import git_commit
 
@@ -34,7 +35,7 @@ class BenchConfig:
             value = getattr(self, field.name)
             numbers = value if isinstance(value, tuple) else (value,)
             if not numbers or any(is_number(x) and not x > 0 for x in numbers):
-                raise ValueError(f"{field.name} must be positive, got {value!r}")
+                raise ConfigError(f"{field.name} must be positive, got {value!r}")
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from experiments.bench import Bench, BenchConfig, Table, environment, interleave
+from experiments.core.errors import ConfigError, Failed
 from experiments.data import load_corpus
 from experiments.training.tasks import Task, language_task
 from experiments.training.train import train_member
@@ -93,7 +94,7 @@ def mlp_task(width: int, batch: int) -> Task:
 def hyperparameters(num_members: int) -> Members:
     """Four learning rates, two b1 and as many seeds as it takes."""
     if num_members < 8 or num_members % 8:
-        raise ValueError(f"num_members must be multiples of 8, got {num_members}")
+        raise ConfigError(f"num_members must be multiples of 8, got {num_members}")
     return grid(learning_rate=[3e-4, 1e-3, 3e-3, 1e-2], b1=[0.8, 0.9], seed=range(num_members // 8))
 
 
@@ -172,7 +173,7 @@ def table_rows(
 def run(config: SweepBenchConfig) -> list[Table]:
     """Measures every way of training, for both networks and all numbers of members."""
     if jax.config.jax_compilation_cache_dir:
-        raise ValueError("unset JAX_COMPILATION_CACHE_DIR: with it, compiling isn't measured")
+        raise Failed("unset JAX_COMPILATION_CACHE_DIR: with it, compiling isn't measured")
     tasks = {
         "MLP": mlp_task(config.width, config.batch),
         "nanoGPT": language_task(config.model, load_corpus("embedded"), config.batch),

@@ -31,27 +31,30 @@ class FigureConfig:
     """What a figure is computed from; subclass it and add fields with defaults."""
 
 
+def require(holds: bool, rule: str, got: object) -> None:
+    """Raises ConfigError that says what must hold, unless it does."""
+    if not holds:
+        raise ConfigError(f"{rule}, got {got}")
+
+
 def check_least(config: FigureConfig, **least: float) -> None:
     """Raises ConfigError if a field is below its least value."""
     for name, value in least.items():
-        if getattr(config, name) < value:
-            raise ConfigError(f"{name} must be at least {value}, got {getattr(config, name)}")
+        found = getattr(config, name)
+        require(found >= value, f"{name} must be at least {value}", found)
 
 
 def check_rising(**fields: Sequence[float]) -> None:
     """Raises ConfigError unless every field has two or more finite numbers rising from above 0."""
     for name, values in fields.items():
-        if len(values) < 2 or not rises(0, *values, math.inf):
-            raise ConfigError(
-                f"{name} must be two or more finite numbers that increase from above 0, got "
-                f"{list(values)}"
-            )
+        rule = f"{name} must be two or more finite numbers that increase from above 0"
+        require(len(values) >= 2 and rises(0, *values, math.inf), rule, list(values))
 
 
 def check_ks(ks: Sequence[int]) -> None:
     """Raises ConfigError unless these are Adam's 1 and larger numbers of stages that rise."""
-    if ks[:1] != (1,) or len(ks) < 2 or not rises(*ks):
-        raise ConfigError(f"ks must be 1 and larger integers that increase, got {ks}")
+    holds = ks[:1] == (1,) and len(ks) >= 2 and rises(*ks)
+    require(holds, "ks must be 1 and larger integers that increase", ks)
 
 
 def rises(*values: float) -> bool:

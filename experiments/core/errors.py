@@ -32,7 +32,7 @@ def stop(signum: int, frame: object) -> None:
 
 
 class Stopped(Exception):
-    """A signal has ended the run after a checkpoint; the message says where.
+    """A signal has ended the run; the message says what is kept and how to go on.
 
     Attributes:
       signum: Which signal; the process exits with 128 more, as shells count.
@@ -43,17 +43,13 @@ class Stopped(Exception):
         self.signum = signum
 
 
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C during a figure; the message says what is kept."""
-
-
 class ConfigError(ValueError):
-    """A configuration that cannot be computed; the message names the field."""
+    """What was asked for cannot be done; the message names the field or the argument."""
 
 
 class DamagedFile(Exception):
-    """A file of ours that cannot be read; the message names it."""
+    """A result of ours that cannot be read, so it is to be computed again; the message names it."""
 
 
 class Failed(Exception):
-    """The run cannot go on; the message says why in a sentence."""
+    """The run cannot go on: data, disk, network, divergence; the message says what to do."""

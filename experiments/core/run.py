@@ -12,8 +12,8 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from experiments.core.errors import say, stopped
-from experiments.core.store import ChunkStore, DamagedFile
+from experiments.core.errors import DamagedFile, say, stopped
+from experiments.core.store import ChunkStore
 from kadam_jax.members import sweep_chunks
 
 QUIET_SECONDS = 2.0

@@ -7,9 +7,9 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+from experiments.core.errors import Failed
 from experiments.core.run import progress
 from experiments.data.files import file_sha256
-from experiments.data.loading import DataError
 
 BLOCK = 2**20
 ATTEMPTS = 3
@@ -32,7 +32,7 @@ def download(url: str, path: Path, *, sha256: str, timeout: float = 30.0) -> Pat
       `path`.
 
     Raises:
-      DataError: If the server refuses, the connection breaks at every attempt, the content has
+      Failed: If the server refuses, the connection breaks at every attempt, the content has
         another hash or the disk is full; of the last two nothing is kept.
     """
     part = path.with_name(f"{path.name}.part")
@@ -47,7 +47,7 @@ def download(url: str, path: Path, *, sha256: str, timeout: float = 30.0) -> Pat
             _fetch(url, part, timeout)
         if (found := file_sha256(part)) != sha256:
             part.unlink()
-            raise DataError(
+            raise Failed(
                 f"{url} was changed or damaged on its way: its SHA-256 is {found} and should be "
                 f"{sha256}; try again, or put the right file at {path}"
             )
@@ -55,24 +55,21 @@ def download(url: str, path: Path, *, sha256: str, timeout: float = 30.0) -> Pat
     except OSError as error:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
-        raise DataError(
+        raise Failed(
             f"{path} could not be written: {error.strerror}; nothing is left there half-written"
         ) from error
     return path
 
 
-class _BrokenConnection(Exception):
-    """The network's fault, where an OSError would be the disk's."""
-
-
 @contextlib.contextmanager
 def _network() -> Iterator[None]:
+    """Makes the network's faults ConnectionErrors; any other OSError is the disk's."""
     try:
         yield
     except urllib.error.HTTPError:
         raise
     except (OSError, http.client.HTTPException) as error:
-        raise _BrokenConnection(str(error)) from error
+        raise ConnectionError(str(error)) from error
 
 
 def _fetch(url: str, part: Path, timeout: float) -> None:
@@ -80,14 +77,14 @@ def _fetch(url: str, part: Path, timeout: float) -> None:
     for attempt in range(1, ATTEMPTS + 1):
         try:
             return _fetch_rest(url, part, timeout)
-        except _BrokenConnection as error:
+        except ConnectionError as error:
             if attempt == ATTEMPTS:
                 hint = (
                     f"{_size(part)} bytes are kept, and the same command goes on from there"
                     if part.exists()
                     else f"try again, or put the file at {part.with_suffix('')} yourself"
                 )
-                raise DataError(f"{url} could not be downloaded: {error}; {hint}") from error
+                raise Failed(f"{url} could not be downloaded: {error}; {hint}") from error
 
 
 def _fetch_rest(url: str, part: Path, timeout: float) -> None:
@@ -100,7 +97,7 @@ def _fetch_rest(url: str, part: Path, timeout: float) -> None:
     except urllib.error.HTTPError as error:
         if have and error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             return  # it has everything, or is of another file: its hash will tell
-        raise DataError(
+        raise Failed(
             f"{url} could not be downloaded: the server answers {error.code} {error.reason}"
         ) from error
     with response:
@@ -116,7 +113,7 @@ def _fetch_rest(url: str, part: Path, timeout: float) -> None:
                 file.write(block)
                 advance(1)
     if _size(part) < total:
-        raise _BrokenConnection(f"the connection ended after {_size(part)} of {total} bytes")
+        raise ConnectionError(f"the connection ended after {_size(part)} of {total} bytes")
 
 
 def _read(response: http.client.HTTPResponse) -> bytes:

@@ -3,29 +3,29 @@
 import hashlib
 from pathlib import Path
 
-from experiments.data.loading import DataError
+from experiments.core.errors import Failed
 
 
 def expanded(path: Path | str) -> Path:
     """A path whose leading `~` is the home folder.
 
     Raises:
-      DataError: If that is not known.
+      Failed: If that is not known.
     """
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
-        raise DataError(f"{path}: the home folder is not known; give a path without ~") from error
+        raise Failed(f"{path}: the home folder is not known; give a path without ~") from error
 
 
 def check_regular(path: Path) -> None:
     """Checks that what has a path, if anything has, is a file: a pipe would be waited for.
 
     Raises:
-      DataError: If it is something else, or a link that leads nowhere.
+      Failed: If it is something else, or a link that leads nowhere.
     """
     if not path.is_file() and (path.exists() or path.is_symlink()):
-        raise DataError(
+        raise Failed(
             f"{path} is not a file but a folder, a pipe, a device or a broken link; give a file"
         )
 

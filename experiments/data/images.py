@@ -12,9 +12,10 @@ from typing import IO, Any
 
 import numpy as np
 
+from experiments.core.errors import Failed
 from experiments.data.downloads import download
 from experiments.data.files import check_regular, expanded
-from experiments.data.loading import Data, DataError
+from experiments.data.loading import Data
 
 NUM_CLASSES = 10
 SIDE = 32
@@ -77,7 +78,7 @@ def load_images(source: str, *, cache: Path) -> Data:
       num_classes and the training split's mean and std of each channel, of pixels from 0 to 255.
 
     Raises:
-      DataError: If a file is missing, truncated, oversized or damaged, or has a label above 9, or
+      Failed: If a file is missing, truncated, oversized or damaged, or has a label above 9, or
         if the download fails.
 
     >>> data = load_images("digits", cache=Path("unused"))
@@ -123,19 +124,19 @@ def cifar10(path: Path) -> tuple[np.ndarray, np.ndarray]:
       Pixels (60000, 32, 32, 3), uint8, and labels (60000,), int32.
 
     Raises:
-      DataError: If a file is missing, truncated, oversized or damaged, or has a label above 9.
+      Failed: If a file is missing, truncated, oversized or damaged, or has a label above 9.
     """
     read = _read_folder if path.is_dir() else _read_archive
     try:
         contents = read(path)
     except OSError as error:
-        raise DataError(
+        raise Failed(
             f"{path} cannot be read: {error.strerror or error}; give the folder {FOLDER} of "
             "CIFAR-10's binary release, or its .tar.gz file"
         ) from error
     names = (*TRAIN_FILES, TEST_FILE)
     if missing := [name for name in names if name not in contents]:
-        raise DataError(
+        raise Failed(
             f"{path} has no {', '.join(missing)}; CIFAR-10's binary release has {', '.join(names)}"
         )
     records = np.concatenate([_checked(f"{path}: {name}", contents[name]) for name in names])
@@ -167,7 +168,7 @@ def _read_archive(path: Path) -> dict[str, bytes]:
             while unpacked.read(2**20):  # gzip's checksum comes last
                 pass
     except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(f"{path} is damaged, or no .tar.gz file: {error}") from error
+        raise Failed(f"{path} is damaged, or no .tar.gz file: {error}") from error
     return contents
 
 
@@ -180,15 +181,15 @@ def _checked(name: str, content: bytes) -> np.ndarray:
     """A file's records, (RECORDS, RECORD), uint8."""
     size = RECORDS * RECORD
     if len(content) > size:
-        raise DataError(f"{name} goes on at byte {size}, where CIFAR-10's {RECORDS} records end")
+        raise Failed(f"{name} goes on at byte {size}, where CIFAR-10's {RECORDS} records end")
     if len(content) < size:
-        raise DataError(
+        raise Failed(
             f"{name} ends at byte {len(content)}, in record {len(content) // RECORD}; CIFAR-10's "
             f"{RECORDS} records have {size} bytes"
         )
     records = np.frombuffer(content, np.uint8).reshape(RECORDS, RECORD)
     if (wrong := np.flatnonzero(records[:, 0] >= NUM_CLASSES)).size:
-        raise DataError(
+        raise Failed(
             f"{name} has label {records[wrong[0], 0]} at byte {wrong[0] * RECORD}; CIFAR-10's are "
             f"0 to {NUM_CLASSES - 1}"
         )

@@ -26,10 +26,6 @@ MAX_EXAMPLES = 2**32 - 1
 """grain shuffles indices of 32 bits."""
 
 
-class DataError(Failed):
-    """Data that is missing, damaged or does not fit; the message names it and says what to do."""
-
-
 class Source(Protocol):
     """Examples that are read when they are asked for; picklable, so that workers can have it."""
 
@@ -99,7 +95,7 @@ class Batches(grain.DatasetIterator):
         """Goes to a position that `get_state` gave, here or in another process.
 
         Raises:
-          DataError: If the batches counted there were made from something else.
+          Failed: If the batches counted there were made from something else.
         """
         differences = [
             f"{name} was {state.get(name)!r} and is {value!r}"
@@ -107,7 +103,7 @@ class Batches(grain.DatasetIterator):
             if state.get(name) != value
         ]
         if differences:
-            raise DataError(f"the position is one in other batches: {'; '.join(differences)}")
+            raise Failed(f"the position is one in other batches: {'; '.join(differences)}")
         self.close()
         self._position = state["batches"]
 
@@ -184,7 +180,7 @@ def training_batches(
     Raises:
       ValueError: If `batch_size` is not a positive multiple of `process_count`, `process_index` not
         below that, the seed not one of 32 bits, or a count negative.
-      DataError: If there is nothing to train on.
+      Failed: If there is nothing to train on.
 
     >>> data = Data("ten", "0", np.arange(10), {}, {})
     >>> batches = training_batches(data, batch_size=5, seed=0, prefetch=0)
@@ -203,7 +199,7 @@ def training_batches(
         if value < 0:
             raise ValueError(f"{name}={value} must not be negative")
     if not 1 <= len(data.train) <= MAX_EXAMPLES:
-        raise DataError(f"{data.name} has {len(data.train)} training examples; 1 to 2**32 - 1 work")
+        raise Failed(f"{data.name} has {len(data.train)} training examples; 1 to 2**32 - 1 work")
     examples = grain.MapDataset.range(len(data.train)).seed(seed).shuffle().repeat()
     if augment is not None:
         examples = examples.map(data.train.__getitem__).random_map(augment)

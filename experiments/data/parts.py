@@ -15,9 +15,9 @@ from typing import BinaryIO
 
 import numpy as np
 
+from experiments.core.errors import Failed
 from experiments.data import HELDOUT
 from experiments.data.files import file_sha256
-from experiments.data.loading import DataError
 from experiments.data.tokenizers import Tokenizer, whole_words
 
 BLOCK = 2**20
@@ -71,7 +71,7 @@ def characters(
     """The text of a file, block by block.
 
     Raises:
-      DataError: If it is not UTF-8; the message has the first wrong byte and its place.
+      Failed: If it is not UTF-8; the message has the first wrong byte and its place.
     """
     decoder = codecs.getincrementaldecoder("utf-8")()
     with reader() as file:
@@ -88,7 +88,7 @@ def _decoded(name: str, decoder: codecs.IncrementalDecoder, block: bytes, end: i
     except UnicodeDecodeError as error:
         place = end - len(block) - len(pending) + error.start
         wrong = (pending + block)[error.start]
-        raise DataError(f"{name} is not UTF-8: byte {wrong:#04x} at offset {place}") from error
+        raise Failed(f"{name} is not UTF-8: byte {wrong:#04x} at offset {place}") from error
 
 
 def _section(blocks: Iterable[str], start: int, stop: int) -> Iterator[str]:
@@ -122,7 +122,7 @@ def documents(path: Path, advance: Advance = lambda units: None) -> Iterator[str
     """The texts of a shard, line by line; blank lines are passed over.
 
     Raises:
-      DataError: If the shard is truncated or damaged, or a line is not as C4's are.
+      Failed: If the shard is truncated or damaged, or a line is not as C4's are.
     """
     line_number = done = 0
     try:
@@ -137,8 +137,8 @@ def documents(path: Path, advance: Advance = lambda units: None) -> Iterator[str
                 advance(packed.tell() // BLOCK - done)
                 done = packed.tell() // BLOCK
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path} is damaged after line {line_number}: {error}") from error
+        raise Failed(f"{path} is damaged after line {line_number}: {error}") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DataError(
+        raise Failed(
             f"{path}, line {line_number}, is no JSON object with a text: {error!r}"
         ) from error

@@ -16,11 +16,12 @@ import huggingface_hub
 import numpy as np
 
 from experiments.core.config import digest
+from experiments.core.errors import Failed
 from experiments.core.run import progress
 from experiments.data import HELDOUT, embedded
 from experiments.data.downloads import download
 from experiments.data.files import check_regular, expanded
-from experiments.data.loading import MAX_EXAMPLES, Data, DataError
+from experiments.data.loading import MAX_EXAMPLES, Data
 from experiments.data.parts import Advance, Part, c4_part, utf8_part
 from experiments.data.tokenizers import TOKENIZERS, Tokenizer
 from experiments.data.tokens import Crops, Splits, in_memory, open_tokens, write_tokens
@@ -68,7 +69,7 @@ def load_text(
 
     Raises:
       ValueError: If there is no such tokenizer or `context` is below 1.
-      DataError: If files are missing, damaged, empty, shorter than the context or not UTF-8, if a
+      Failed: If files are missing, damaged, empty, shorter than the context or not UTF-8, if a
         download fails or the cache cannot be written.
 
     >>> data = load_text("embedded", context=8, cache=Path("unused"))
@@ -92,7 +93,7 @@ def load_text(
     tokens = {"train": train, "validation": [a for a, _ in halves], "test": [b for _, b in halves]}
     num_tokens = {split: sum(map(len, pieces)) for split, pieces in tokens.items()}
     if not any(num_tokens.values()):
-        raise DataError(f"{source} is empty")
+        raise Failed(f"{source} is empty")
     stride = -(-num_tokens["train"] // MAX_EXAMPLES)
     crops = {
         split: Crops(pieces, context, stride if split == "train" else context)
@@ -100,7 +101,7 @@ def load_text(
     }
     for split in crops:
         if not len(crops[split]):
-            raise DataError(
+            raise Failed(
                 f"the {split} split of {source} is too short: it has {num_tokens[split]} tokens, "
                 f"and context={context} needs {context + 1} in one piece"
             )
@@ -137,7 +138,7 @@ def _c4(cache: Path, num_shards: int) -> list[Path]:
     try:
         return [Path(fetch(name)) for name in names]
     except Exception as error:  # what its transport raises depends on the client it was built on
-        raise DataError(
+        raise Failed(
             f"C4 could not be downloaded ({' '.join(str(error).split())}); try again, or fetch its "
             "shards on another machine and name them, as in c4/*.json.gz"
         ) from error
@@ -156,7 +157,7 @@ def _paths(source: str, cache: Path, num_shards: int) -> list[Path]:
     pattern = str(expanded(source))
     paths = [Path(name) for name in sorted({*glob.glob(pattern), *glob.glob(glob.escape(pattern))})]
     if not paths:
-        raise DataError(
+        raise Failed(
             f"there is no file {source}; a corpus is one or a pattern of several, or one of "
             f"embedded, {', '.join(DOWNLOADED)}"
         )

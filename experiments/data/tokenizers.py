@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import tiktoken
 
-from experiments.data.loading import DataError
+from experiments.core.errors import Failed
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def _gpt2() -> tiktoken.Encoding:
     try:
         return tiktoken.get_encoding("gpt2")
     except (OSError, ValueError) as error:  # no network; a network that answers something else
-        raise DataError(
+        raise Failed(
             "GPT-2's vocabulary is not in tiktoken's cache and cannot be downloaded: run once with "
             "a network, or set TIKTOKEN_CACHE_DIR to a folder that was filled on another machine "
             f"({error})"

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from experiments.core.errors import Failed
 from experiments.core.store import atomic
 from experiments.data.files import file_sha256
-from experiments.data.loading import DataError
 
 SIDECAR = "tokens.json"
 
@@ -34,13 +34,13 @@ def checked_ids(ids: np.ndarray, vocab_size: int) -> np.ndarray:
       The same numbers, uint8, uint16 or uint32.
 
     Raises:
-      DataError: If one does not fit.
+      Failed: If one does not fit.
 
     >>> [str(checked_ids(np.arange(3), size).dtype) for size in (256, 257, 50257, 65537)]
     ['uint8', 'uint16', 'uint16', 'uint32']
     """
     if ids.size and not (ids.min() >= 0 and ids.max() < vocab_size):
-        raise DataError(
+        raise Failed(
             f"token ids from {ids.min()} to {ids.max()} do not fit a vocabulary of {vocab_size}"
         )
     return ids.astype(np.min_scalar_type(vocab_size - 1), copy=False)
@@ -196,7 +196,7 @@ def write_tokens(folder: Path, blocks: Mapping[str, Iterable[np.ndarray]], vocab
       vocab_size: Decides the ids' type.
 
     Raises:
-      DataError: If an id does not fit the vocabulary, or the disk is full or read-only; nothing
+      Failed: If an id does not fit the vocabulary, or the disk is full or read-only; nothing
         is left behind then.
     """
     try:
@@ -217,7 +217,7 @@ def write_tokens(folder: Path, blocks: Mapping[str, Iterable[np.ndarray]], vocab
             (temporary / SIDECAR).write_text(sidecar)
     except OSError as error:
         if not (folder / SIDECAR).exists():
-            raise DataError(
+            raise Failed(
                 f"the tokens could not be written to {folder}: {error.strerror}; nothing is left "
                 "there half-written"
             ) from error
@@ -227,7 +227,7 @@ def open_tokens(folder: Path) -> Splits:
     """What `write_tokens` wrote, after comparing the hash of every byte with the sidecar's.
 
     Raises:
-      DataError: If anything is missing or was changed.
+      Failed: If anything is missing or was changed.
     """
     tokens = {}
     try:
@@ -243,12 +243,12 @@ def open_tokens(folder: Path) -> Splits:
             tokens[split] = Tokens(where, dtype, 0, num_tokens)
         return Splits(tokens, _joined(expected["sha256"] for expected in splits.values()))
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(
+        raise Failed(
             f"the tokens in {folder} are damaged ({error}); delete that folder to have them made "
             "again"
         ) from error
     except OSError as error:
-        raise DataError(f"the tokens in {folder} cannot be read: {error.strerror}") from error
+        raise Failed(f"the tokens in {folder} cannot be read: {error.strerror}") from error
 
 
 def _file(folder: Path, split: str) -> Path:

@@ -5,7 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from experiments.core.store import DamagedFile, atomic, read_dataset
+from experiments.core.errors import DamagedFile
+from experiments.core.store import atomic, read_dataset
 
 MANIFEST = "manifest.json"
 LISTED = (

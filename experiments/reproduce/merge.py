@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments.core.config import PRESETS
-from experiments.core.errors import Failed
-from experiments.core.store import IDENTITY, SCHEMA, DamagedFile, atomic, read_dataset
+from experiments.core.errors import DamagedFile, Failed
+from experiments.core.store import IDENTITY, SCHEMA, atomic, read_dataset
 
 COMPARED = {"schema": "schema", "config": "configuration", "data_sha256": "data's hash"}
 """What must be equal for two results to be of one thing, in words."""

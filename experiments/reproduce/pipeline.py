@@ -5,6 +5,7 @@ import hashlib
 import inspect
 import json
 import shlex
+import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,14 +18,13 @@ import xarray as xr
 from experiments.core import plot as plotting
 from experiments.core.claims import rules_digest
 from experiments.core.config import FigureConfig, difference, digest, to_json
-from experiments.core.errors import Interrupted, say
+from experiments.core.errors import DamagedFile, Stopped, say
 from experiments.core.figure import Figure
 from experiments.core.folders import locked
 from experiments.core.run import ALL, Run, Share
 from experiments.core.store import (
     PROJECT,
     ChunkStore,
-    DamagedFile,
     check_writable,
     last_change,
     provenance,
@@ -123,7 +123,7 @@ def run_figure(
     Raises:
       Failed: Before anything is computed, if the folder cannot be written to or another process
         is using it.
-      Interrupted: At Ctrl-C, with finished chunks kept on disk.
+      Stopped: At Ctrl-C, with finished chunks kept on disk.
       Incomplete: If this machine's share is done and chunks of others are missing.
     """
     check_writable(where.folder)
@@ -189,9 +189,10 @@ def _run_figure(
     try:
         dataset = figure.compute(config, Run(corpus, mesh, store, share, images))
     except KeyboardInterrupt:
-        raise Interrupted(
-            f"{figure.name}: {store.count()} finished chunks are kept in {store.folder}; "
-            "the same command continues from them"
+        raise Stopped(
+            signal.SIGINT,
+            f"interrupted; {figure.name}: {store.count()} finished chunks are kept in "
+            f"{store.folder}; the same command continues from them",
         ) from None
     overrides = difference(config, figure.presets[where.preset])
     dataset.attrs |= provenance(devices, time.monotonic() - start) | {

@@ -24,11 +24,11 @@ from experiments.core.claims import (
     settings,
 )
 from experiments.core.config import json_difference
-from experiments.core.errors import Failed, say
+from experiments.core.errors import DamagedFile, Failed, say
 from experiments.core.figure import Figure
 from experiments.core.questions import QUESTIONS
 from experiments.core.stats import NOTHING, Estimate
-from experiments.core.store import DamagedFile, atomic
+from experiments.core.store import atomic
 from experiments.reproduce.pipeline import Place, draw, owned, place, read
 
 NOT_RUN = "not run"

@@ -15,9 +15,8 @@ from pathlib import Path
 
 import orbax.checkpoint as ocp
 
-from experiments.core.config import ConfigError
-from experiments.core.errors import say
-from experiments.core.store import DamagedFile, read_checked, write_checked
+from experiments.core.errors import ConfigError, DamagedFile, say
+from experiments.core.store import read_checked, write_checked
 
 ARRAYS, RUN = ITEMS = ("arrays", "run")
 RUN_FILE = "run.json"
@@ -30,15 +29,11 @@ SCHEMA = 2
 """Of run.json; another number for another meaning of what is in a checkpoint."""
 
 
-class ResumeError(ConfigError):
-    """The checkpoints are not those of this run; the message names every difference."""
-
-
 def check_steps(folder: Path) -> None:
     """Checks that a folder has nothing but checkpoints that this version can read, or damaged ones.
 
     Raises:
-      ResumeError: That names what is not a checkpoint, or one of another schema.
+      ConfigError: That names what is not a checkpoint, or one of another schema.
     """
     for path in sorted(folder.iterdir()):
         if ocp.utils.TMP_DIR_SUFFIX in path.name or SCORES in path.name:
@@ -46,11 +41,11 @@ def check_steps(folder: Path) -> None:
         inside = {item.name for item in path.iterdir()} if path.is_dir() else {""}
         inside.discard(ORBAX_MARK)  # all that a kill may leave of one that was being removed
         if not path.name.isdecimal() or (inside and inside.isdisjoint(ITEMS)):
-            raise ResumeError(f"{path} is not a checkpoint; checkpoints need a folder of their own")
+            raise ConfigError(f"{path} is not a checkpoint; checkpoints need a folder of their own")
         if damaged_file(path, (RUN,)) is None:  # else it is reported when it is to be restored
             run = json.loads((path / RUN / RUN_FILE).read_text())
             if (schema := run.get("schema", "absent")) != SCHEMA:
-                raise ResumeError(
+                raise ConfigError(
                     f"{path} is a checkpoint of another version (schema: {schema} in the "
                     f"checkpoint, {SCHEMA} in this version); go on with that version, or anew in "
                     "another folder"

@@ -20,10 +20,9 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
-from experiments.core.errors import Failed
+from experiments.core.errors import ConfigError, DamagedFile, Failed
 from experiments.core.folders import make_folder
 from experiments.core.run import say
-from experiments.core.store import DamagedFile
 from experiments.train.checkpoint_contents import (
     as_json,
     differences,
@@ -39,7 +38,6 @@ from experiments.train.checkpoint_files import (
     RUN,
     RUN_FILE,
     SCHEMA,
-    ResumeError,
     check_steps,
     damaged_file,
     handlers,
@@ -69,7 +67,7 @@ class Checkpoints:
       async_: Whether to write in the background.
 
     Raises:
-      ResumeError: If something else lies in the folder, or checkpoints of another schema.
+      ConfigError: If something else lies in the folder, or checkpoints of another schema.
       Failed: If there can be no such folder, or it may not be written to.
       ValueError: If `keep` or `best` is out of range.
 
@@ -202,7 +200,7 @@ class Checkpoints:
           (step, arrays, position), or None if there is no checkpoint.
 
         Raises:
-          ResumeError: If configuration or leaves differ, or there is none of that step or with a
+          ConfigError: If configuration or leaves differ, or there is none of that step or with a
             metric.
           DamagedFile: If none of them is whole.
         """
@@ -219,7 +217,7 @@ class Checkpoints:
             dotted(run["config"]), dotted(as_json(self._config))
         ) or differences(run["leaves"], kinds(leaves))
         if different:
-            raise ResumeError("\n  ".join([f"{path} is of another run:", *different]))
+            raise ConfigError("\n  ".join([f"{path} is of another run:", *different]))
         items = ocp.args.Composite(**{ARRAYS: ocp.args.StandardRestore(packed_template(leaves))})
         arrays = unpacked(self._manager.restore(step, args=items)[ARRAYS], leaves)
         self._given_up = [newer for newer in steps if newer > step]
@@ -289,10 +287,10 @@ class Checkpoints:
         if which == "best":
             if ranked := self._ranked(steps):
                 return ranked
-            raise ResumeError(f"no checkpoint in {self._folder} has a finite {self._best[0]}")
+            raise ConfigError(f"no checkpoint in {self._folder} has a finite {self._best[0]}")
         if which in steps:
             return [which]
-        raise ResumeError(f"{self._folder} has no step {which!r}; there are {sorted(steps)}")
+        raise ConfigError(f"{self._folder} has no step {which!r}; there are {sorted(steps)}")
 
     def _first_whole(self, candidates: Sequence[int]) -> int:
         """The first of these steps whose files are those that were written, on all processes."""

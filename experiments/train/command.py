@@ -6,8 +6,8 @@ from typing import Any
 
 import jax
 
-from experiments.core.config import ConfigError, override
-from experiments.core.errors import Failed
+from experiments.core.config import override
+from experiments.core.errors import ConfigError, Failed
 from experiments.core.folders import make_folder
 from experiments.data.loading import Data
 from experiments.train.loop import Job, train

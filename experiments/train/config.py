@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from experiments.core.config import ConfigError, flatten
+from experiments.core.config import flatten
+from experiments.core.errors import ConfigError
 from experiments.training.meshes import MeshConfig
 from experiments.training.optimizers import EPS, OPTAX_EPS, OPTIMIZERS, SCHEDULES
 from models.cnn import CNNConfig
@@ -130,7 +131,7 @@ class TrainConfig:
         below = f"below num_steps={self.num_steps}"
         self._check("warmup_steps", lambda value: value < self.num_steps, below)
         if self.coupled and self.optimizer != "kadam":
-            raise ValueError(f"coupled=True is for optimizer=kadam, got {self.optimizer}")
+            raise ConfigError(f"coupled=True is for optimizer=kadam, got {self.optimizer}")
 
     def _check_integer(self, name, least):
         most = MOST.get(name, 2**31 - 1)
@@ -144,7 +145,7 @@ class TrainConfig:
     def _check(self, name, is_valid, what):
         value = getattr(self, name)
         if value is not None and not is_valid(value):
-            raise ValueError(f"{name} must be {what}, got {value!r}")
+            raise ConfigError(f"{name} must be {what}, got {value!r}")
 
 
 @dataclasses.dataclass(frozen=True)

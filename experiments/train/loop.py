@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from experiments.core.config import ConfigError
-from experiments.core.errors import Failed, Stopped
+from experiments.core.errors import ConfigError, Failed, Stopped
 from experiments.core.run import say
 from experiments.core.store import atomic
 from experiments.data.loading import Batches, Data, training_batches
@@ -94,8 +93,7 @@ def train(
     Raises:
       ConfigError: Before anything is written, if the folder has an earlier run and neither `resume`
         nor `force` is given, mesh, members and batch don't fit together, or a batch is larger than
-        the training split.
-      ResumeError: If the checkpoints are of another configuration.
+        the training split; also if the checkpoints are of another configuration.
       Failed: When no member is left with a finite loss; before anything is written, if another
         process is using the folder.
       Stopped: After SIGINT or SIGTERM, with a checkpoint; the second signal interrupts at once.

@@ -15,7 +15,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from experiments.core.config import ConfigError
+from experiments.core.errors import ConfigError
 from experiments.core.run import LINE_SECONDS, say
 from experiments.core.store import atomic
 from experiments.train.run_folder import DAMAGED, METRICS, TENSORBOARD

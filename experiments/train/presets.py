@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from experiments.core.config import ConfigError
+from experiments.core.errors import ConfigError
 from experiments.data.images import NUM_CLASSES, flip_and_crop, load_images
 from experiments.data.loading import Data
 from experiments.data.text import load_text

@@ -9,8 +9,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from experiments.core.config import ConfigError
-from experiments.core.errors import Failed
+from experiments.core.errors import ConfigError, Failed
 
 T = TypeVar("T")
 

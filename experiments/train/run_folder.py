@@ -14,7 +14,7 @@ from pathlib import Path
 
 import jax
 
-from experiments.core.config import ConfigError
+from experiments.core.errors import ConfigError
 from experiments.core.folders import LOCK, locked
 from experiments.train.processes import together
 

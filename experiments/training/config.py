@@ -54,7 +54,7 @@ class TrainingConfig(FigureConfig):
         check_least(self, batch=1, num_steps=1, num_seeds=1, chunk_size=1)
         for name in ("learning_rate", "eps"):
             if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(
+                raise ConfigError(
                     f"{name} must be finite and not negative, got {getattr(self, name)}"
                 )
 

@@ -33,7 +33,7 @@ class MeshConfig:
         for name, least in (("members", 1), ("data", 1), ("shard_above", 0)):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, Integral) and least <= value < 2**31):
-                raise ValueError(
+                raise ConfigError(
                     f"mesh.{name} must be an integer in [{least}, 2^31), got {value!r}"
                 )
 

@@ -10,8 +10,8 @@ import threading
 import numpy as np
 import pytest
 
+from experiments.core.errors import Failed
 from experiments.data.downloads import download
-from experiments.data.loading import DataError
 
 CONTENT = np.random.default_rng(0).bytes(5 * 2**20 + 17)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -108,7 +108,7 @@ def test_a_connection_that_falls_silent_counts_as_broken(server, tmp_path):
 def test_a_later_call_goes_on_where_the_last_one_gave_up(server, tmp_path):
     path = tmp_path / "file.bin"
     server.breaks = [1000, 10, 1]
-    with pytest.raises(DataError, match=r"after 1011 of \d+ bytes; 1011 bytes are kept"):
+    with pytest.raises(Failed, match=r"after 1011 of \d+ bytes; 1011 bytes are kept"):
         fetch(server, path)
     assert names(tmp_path) == ["file.bin.part"]
     assert fetch(server, path).read_bytes() == CONTENT
@@ -131,13 +131,13 @@ def test_the_beginning_of_another_file_is_thrown_away(server, tmp_path, part):
 
 def test_content_with_a_wrong_hash_is_refused_and_not_kept(server, tmp_path):
     server.content = CONTENT[:-1] + b"?"
-    with pytest.raises(DataError, match=f"damaged on its way.* should be {SHA256}"):
+    with pytest.raises(Failed, match=f"damaged on its way.* should be {SHA256}"):
         fetch(server, tmp_path / "file.bin")
     assert names(tmp_path) == []
 
 
 def test_a_refusal_is_told_at_once(server, tmp_path):
-    with pytest.raises(DataError, match="the server answers 404 Not Found"):
+    with pytest.raises(Failed, match="the server answers 404 Not Found"):
         download(f"{server.url}.gz", tmp_path / "file.bin", sha256=SHA256)
     assert server.starts == [0]
     assert names(tmp_path) == []
@@ -147,7 +147,7 @@ def test_without_a_server_there_is_one_sentence(tmp_path):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}/file.bin"
-        with pytest.raises(DataError, match=r"downloaded: .*refused.*; try again, or put the file"):
+        with pytest.raises(Failed, match=r"downloaded: .*refused.*; try again, or put the file"):
             download(url, tmp_path / "file.bin", sha256=SHA256)
     assert names(tmp_path) == []
 
@@ -156,7 +156,7 @@ def test_a_disk_that_takes_no_more_is_told_and_left_as_it_was(server, tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, limits[1]))
     try:
-        with pytest.raises(DataError, match=r"could not be written: .*; nothing is left there"):
+        with pytest.raises(Failed, match=r"could not be written: .*; nothing is left there"):
             fetch(server, tmp_path / "file.bin")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -165,7 +165,7 @@ def test_a_disk_that_takes_no_more_is_told_and_left_as_it_was(server, tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_told(server, tmp_path):
     (tmp_path / "taken").write_text("a file")
-    with pytest.raises(DataError, match=r"taken/file\.bin could not be written"):
+    with pytest.raises(Failed, match=r"taken/file\.bin could not be written"):
         fetch(server, tmp_path / "taken" / "file.bin")
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from experiments.core.errors import Failed
 from experiments.data import images
 from experiments.data.images import (
     CIFAR10,
@@ -21,7 +22,7 @@ from experiments.data.images import (
     flip_and_crop,
     load_images,
 )
-from experiments.data.loading import DataError, training_batches
+from experiments.data.loading import training_batches
 
 NAMES = (*TRAIN_FILES, TEST_FILE)
 RECORDS = 10
@@ -142,19 +143,19 @@ def test_a_faulty_file_is_refused_by_name_and_byte(
 ):
     contents[name] = damage(contents[name])
     write, path = (write_archive, "a.tgz") if packed else (write_folder, "a")
-    with pytest.raises(DataError, match=f"{path}: {name} {message}"):
+    with pytest.raises(Failed, match=f"{path}: {name} {message}"):
         load(write(contents, tmp_path / path))
 
 
 @pytest.mark.parametrize(("write", "path"), [(write_archive, "a.tgz"), (write_folder, "a")])
 def test_missing_files_are_named(contents, tmp_path, write, path):
     del contents[TRAIN_FILES[0]], contents[TEST_FILE]
-    with pytest.raises(DataError, match=r"a\S* has no data_batch_1.bin, test_batch.bin; .*has"):
+    with pytest.raises(Failed, match=r"a\S* has no data_batch_1.bin, test_batch.bin; .*has"):
         load(write(contents, tmp_path / path))
 
 
 def test_what_is_not_there_is_said_with_the_remedy(tmp_path):
-    with pytest.raises(DataError, match=r"cifra10 cannot be read: No such file.*give the folder"):
+    with pytest.raises(Failed, match=r"cifra10 cannot be read: No such file.*give the folder"):
         load(tmp_path / "cifra10")
 
 
@@ -164,7 +165,7 @@ def test_a_damaged_archive_is_refused(contents, tmp_path):
     flipped[len(whole) // 2] ^= 255
     for damaged in (whole[: len(whole) // 2], bytes(flipped), b"", b"no archive at all"):
         (tmp_path / "b.tgz").write_bytes(damaged)
-        with pytest.raises(DataError, match=r"b\.tgz is damaged"):
+        with pytest.raises(Failed, match=r"b\.tgz is damaged"):
             load(tmp_path / "b.tgz")
 
 
@@ -189,7 +190,7 @@ def test_links_and_folders_in_an_archive_are_no_files(contents, tmp_path, kind):
         link = tarfile.TarInfo(TEST_FILE)
         link.type, link.linkname = kind, str(secret)
         archive.addfile(link)
-    with pytest.raises(DataError, match=r"a\.tgz has no test_batch.bin"):
+    with pytest.raises(Failed, match=r"a\.tgz has no test_batch.bin"):
         load(tmp_path / "a.tgz")
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from experiments import bench
 from experiments.bench.data import DataBenchConfig
-from experiments.data.loading import Data, DataError, heldout_batches, training_batches
+from experiments.core.errors import Failed
+from experiments.data.loading import Data, heldout_batches, training_batches
 from experiments.data.tokens import Crops, open_tokens, write_tokens
 
 
@@ -99,7 +100,7 @@ def test_a_closed_iterator_starts_again_where_it_was():
 def test_a_position_in_other_batches_is_refused_by_every_difference():
     state = training_batches(numbered(10, "a"), batch_size=3, seed=0).get_state()
     other = training_batches(numbered(10, "b"), batch_size=6, seed=0)
-    with pytest.raises(DataError, match="data was 'a' and is 'b'; batch_size was 3 and is 6"):
+    with pytest.raises(Failed, match="data was 'a' and is 'b'; batch_size was 3 and is 6"):
         other.set_state(state)
 
 
@@ -197,13 +198,13 @@ def test_held_out_batches_keep_the_order_and_every_process_has_as_many():
     ],
 )
 def test_what_cannot_be_batched_is_refused(options, message):
-    with pytest.raises((DataError, ValueError), match=message):
+    with pytest.raises((Failed, ValueError), match=message):
         take(1, **options)
 
 
 def test_more_examples_than_an_order_can_have_are_refused():
     data = Data("too large", "0", Endless(2**32), {}, {})
-    with pytest.raises(DataError, match="too large has 4294967296 training examples"):
+    with pytest.raises(Failed, match="too large has 4294967296 training examples"):
         training_batches(data, batch_size=1, seed=0)
 
 

@@ -27,9 +27,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiktoken_ext.openai_public import r50k_pat_str
 
+from experiments.core.errors import Failed
 from experiments.data import load_corpus, parts, tokenizers
 from experiments.data.images import load_images
-from experiments.data.loading import DataError
 from experiments.data.text import load_text
 from experiments.data.tokenizers import TOKENIZERS, whole_words
 from experiments.data.tokens import Crops, in_memory, open_tokens, write_tokens
@@ -69,10 +69,10 @@ def test_tokens_come_back_from_disk_as_they_were(tmp_path, vocab_size):
 @pytest.mark.parametrize("wrong", [-1, 256, 2**40])
 def test_ids_that_do_not_fit_are_refused_and_nothing_is_left(tmp_path, wrong):
     blocks = {"train": [np.arange(9), np.array([3, wrong])]}
-    with pytest.raises(DataError, match=rf"{wrong}.* do not fit a vocabulary of 256"):
+    with pytest.raises(Failed, match=rf"{wrong}.* do not fit a vocabulary of 256"):
         write_tokens(tmp_path / "t", blocks, 256)
     assert names(tmp_path) == []
-    with pytest.raises(DataError, match="do not fit"):
+    with pytest.raises(Failed, match="do not fit"):
         in_memory(blocks, 256)
 
 
@@ -100,7 +100,7 @@ DAMAGES = {
 def test_damaged_tokens_are_refused_with_what_to_do(tmp_path, damage):
     write_tokens(tmp_path / "t", {"train": [np.arange(100)]}, 256)
     DAMAGES[damage](tmp_path / "t")
-    with pytest.raises(DataError, match=rf"in {tmp_path}/t are damaged \(.+\); delete that folder"):
+    with pytest.raises(Failed, match=rf"in {tmp_path}/t are damaged \(.+\); delete that folder"):
         open_tokens(tmp_path / "t")
 
 
@@ -108,7 +108,7 @@ def test_a_disk_that_takes_no_more_leaves_nothing_half_written(tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, limits[1]))
     try:
-        with pytest.raises(DataError, match=re.escape(os.strerror(errno.EFBIG))):
+        with pytest.raises(Failed, match=re.escape(os.strerror(errno.EFBIG))):
             write_tokens(tmp_path / "t", {"train": [np.zeros(2**17, np.uint8)]}, 256)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -117,7 +117,7 @@ def test_a_disk_that_takes_no_more_leaves_nothing_half_written(tmp_path):
 
 def test_a_cache_that_cannot_be_written_is_told(tmp_path):
     (tmp_path / "file").write_text("no folder")
-    with pytest.raises(DataError, match=r"could not be written to .*file/t"):
+    with pytest.raises(Failed, match=r"could not be written to .*file/t"):
         write_tokens(tmp_path / "file" / "t", {"train": [np.arange(3)]}, 256)
 
 
@@ -262,7 +262,7 @@ def no_vocabulary(monkeypatch):
 def test_without_gpt2s_vocabulary_there_is_one_sentence(no_vocabulary, tmp_path):
     file = tmp_path / "text.txt"
     file.write_text(TEXT * 10)
-    with pytest.raises(DataError, match=r"set TIKTOKEN_CACHE_DIR to a folder .* another machine"):
+    with pytest.raises(Failed, match=r"set TIKTOKEN_CACHE_DIR to a folder .* another machine"):
         load_text(str(file), tokenizer="gpt2", context=4, cache=tmp_path / "cache")
     assert names(tmp_path / "cache") == []
 
@@ -409,7 +409,7 @@ def test_files_that_are_no_corpus_are_refused_in_one_sentence(
     file = tmp_path / "text.txt"
     if content is not None:
         file.write_bytes(content)
-    with pytest.raises(DataError, match=message) as raised:
+    with pytest.raises(Failed, match=message) as raised:
         load_text(str(file), context=4, cache=tmp_path / "cache")
     assert "\n" not in str(raised.value)
     assert not list(tmp_path.glob("cache/.*"))
@@ -435,16 +435,16 @@ def test_what_is_not_a_file_is_no_corpus(no_file, tmp_path):
     (tmp_path / "a.txt").write_text(TEXT * 50)
     wanted = [str(no_file)] if no_file.is_dir() else [str(no_file), "*"]
     for source in wanted:  # a pattern's folders are passed over
-        with pytest.raises(DataError, match=r"thing.json.gz is not a file"):
+        with pytest.raises(Failed, match=r"thing.json.gz is not a file"):
             load_text(source, context=4, cache=tmp_path / "cache")
 
 
 def test_what_is_not_a_file_is_no_images(no_file, tmp_path):
     if not no_file.is_dir():
-        with pytest.raises(DataError, match=r"thing.json.gz is not a file"):
+        with pytest.raises(Failed, match=r"thing.json.gz is not a file"):
             load_images(str(no_file), cache=tmp_path / "cache")
     no_file.rename("data_batch_1.bin")
-    with pytest.raises(DataError, match=r"data_batch_1.bin is not a file"):
+    with pytest.raises(Failed, match=r"data_batch_1.bin is not a file"):
         load_images(".", cache=tmp_path / "cache")
 
 
@@ -454,13 +454,13 @@ def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
     by_tilde = load_text("~/*.txt", context=4, cache=Path("~/cache"))
     assert by_tilde.sha256 == load_text(f"{tmp_path}/a.txt", context=4, cache=tmp_path).sha256
     assert (tmp_path / "cache").is_dir()
-    with pytest.raises(DataError, match=r"has no data_batch_1\.bin"):
+    with pytest.raises(Failed, match=r"has no data_batch_1\.bin"):
         load_images("~", cache=Path("~"))
 
 
 @pytest.mark.parametrize("load", [load_text, load_images])
 def test_an_unknown_home_is_a_sentence_where_it_is_needed(load, tmp_path):
-    with pytest.raises(DataError, match=r"~nobody_at_all/c\.txt: the home folder is not known"):
+    with pytest.raises(Failed, match=r"~nobody_at_all/c\.txt: the home folder is not known"):
         load("~nobody_at_all/c.txt", cache=tmp_path)
     source = "embedded" if load is load_text else "digits"
     load(source, cache=Path("~nobody_at_all/cache"))
@@ -543,7 +543,7 @@ def test_a_shard_is_read_line_by_line(tmp_path):
     os.truncate(shard, shard.stat().st_size - 9)
     reader = parts.documents(shard)
     assert next(reader) == "x" * 1000
-    with pytest.raises(DataError, match=r"a\.json\.gz is damaged after line \d+: Compressed file"):
+    with pytest.raises(Failed, match=r"a\.json\.gz is damaged after line \d+: Compressed file"):
         list(reader)
 
 
@@ -569,7 +569,7 @@ def test_damaged_shards_are_refused_by_line_and_leave_nothing(
         monkeypatch.setattr(parts, "LONGEST_LINE", 100)
     shard = tmp_path / "a.json.gz"
     shard.write_bytes(content)
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(Failed, match=message):
         load_text(str(shard), context=4, cache=tmp_path / "cache")
     assert not list(tmp_path.glob("cache/.*"))
 
@@ -618,5 +618,5 @@ def test_without_a_network_c4_says_what_to_do(tmp_path, monkeypatch):
         raise huggingface_hub.errors.LocalEntryNotFoundError("no connection\nand no cache")
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", hf_hub_download)
-    with pytest.raises(DataError, match=r"no connection and no cache\); .* as in c4/\*\.json\.gz"):
+    with pytest.raises(Failed, match=r"no connection and no cache\); .* as in c4/\*\.json\.gz"):
         load_text("c4", cache=tmp_path)

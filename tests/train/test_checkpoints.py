@@ -21,10 +21,10 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from experiments.core.errors import Failed
+from experiments.core.errors import ConfigError, Failed
 from experiments.core.store import DamagedFile
 from experiments.train import checkpoint_files
-from experiments.train.checkpoint_files import SCORES, ResumeError, read_scores
+from experiments.train.checkpoint_files import SCORES, read_scores
 from experiments.train.checkpoints import Checkpoints
 from kadam_jax import kadam
 from tests.train import saver
@@ -140,7 +140,7 @@ def test_the_newest_and_the_best_are_kept(tmp_path, mode, losses, best, kept):
         assert checkpoints.best_step() == best
         assert checkpoints.latest_step() == 5
         if best is None:
-            with pytest.raises(ResumeError, match=r"no checkpoint in .* has a finite loss"):
+            with pytest.raises(ConfigError, match=r"no checkpoint in .* has a finite loss"):
                 checkpoints.restore(abstract(state_at(5)), which="best")
         else:
             step, restored, _ = checkpoints.restore(abstract(state_at(best)), which="best")
@@ -202,7 +202,7 @@ def test_a_given_step_is_restored_or_said_to_be_missing(tmp_path):
     fill(tmp_path)
     with opened(tmp_path) as checkpoints:
         assert_same(checkpoints.restore(abstract(state_at(10)), which=10)[1], state_at(10))
-        with pytest.raises(ResumeError, match=r"no step 15; there are \[10, 20\]"):
+        with pytest.raises(ConfigError, match=r"no step 15; there are \[10, 20\]"):
             checkpoints.restore(abstract(state_at(10)), which=15)
 
 
@@ -268,7 +268,7 @@ def training_state(k=2, width=3, dtype=jnp.float32):
 def test_another_run_is_refused_with_every_difference_named(tmp_path, template, config, said):
     with opened(tmp_path) as checkpoints:
         checkpoints.save(1, training_state(), {})
-    with opened(tmp_path, config) as checkpoints, pytest.raises(ResumeError) as refused:
+    with opened(tmp_path, config) as checkpoints, pytest.raises(ConfigError) as refused:
         checkpoints.restore(abstract(template))
     for part in [str(tmp_path / "1"), *said]:
         assert part in str(refused.value)
@@ -400,7 +400,7 @@ def test_something_else_in_the_folder_is_refused_by_name(tmp_path, foreign):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("mine")
     name = foreign.split("/")[0]
-    with pytest.raises(ResumeError, match=f"{tmp_path / name} is not a checkpoint"):
+    with pytest.raises(ConfigError, match=f"{tmp_path / name} is not a checkpoint"):
         Checkpoints(tmp_path, config=CONFIG)
     assert path.read_text() == "mine"
 

@@ -19,7 +19,7 @@ from experiments.core.errors import Failed, Stopped
 from experiments.core.folders import LOCK
 from experiments.data.loading import Data
 from experiments.train import loop, run_folder
-from experiments.train.checkpoint_files import ResumeError, read_scores
+from experiments.train.checkpoint_files import read_scores
 from experiments.train.checkpoints import Checkpoints
 from experiments.train.config import TrainConfig, hyperparameters, identity, sweep_members
 from experiments.train.loop import Job, evaluate, train
@@ -447,9 +447,9 @@ def test_only_what_does_not_change_the_numbers_may_differ_at_a_resume(tmp_path):
     before = (folder / "config.json").read_bytes()
     for field, value in {"b1": 0.5, "batch_size": 2, "data_seed": 1}.items():
         other = dataclasses.replace(longer, **{field: value})
-        with pytest.raises(ResumeError, match=rf"\b{field}: .* in the checkpoint, {value} in"):
+        with pytest.raises(ConfigError, match=rf"\b{field}: .* in the checkpoint, {value} in"):
             start(folder, config=other, resume=True)
-    with pytest.raises(ResumeError, match="sweep"):
+    with pytest.raises(ConfigError, match="sweep"):
         start(folder, config=longer, sweep=["seed=0,1"], resume=True)
     assert (folder / "config.json").read_bytes() == before
 
@@ -692,10 +692,10 @@ def test_a_sweep_that_is_no_sweep_is_refused(assignment, message):
 )
 def test_a_field_out_of_range_is_named(field):
     name, _, value = field.partition("=")
-    with pytest.raises(ValueError, match=f"{name} must be"):
+    with pytest.raises(ConfigError, match=f"{name} must be"):
         dataclasses.replace(TrainConfig(), **{name: json.loads(value)})
 
 
 def test_coupled_decay_is_kadams_alone():
-    with pytest.raises(ValueError, match="coupled=True is for optimizer=kadam, got lion"):
+    with pytest.raises(ConfigError, match="coupled=True is for optimizer=kadam, got lion"):
         TrainConfig(coupled=True, optimizer="lion")

@@ -121,7 +121,7 @@ def test_a_mesh_that_does_not_fit_is_refused(config, message):
     with pytest.raises(ConfigError, match=message):
         make_mesh(config, jax.devices(), 6, 12)
     for value in (0, 1.5, float("nan"), "2"):
-        with pytest.raises(ValueError, match=rf"mesh\.data must be an integer .* got {value!r}"):
+        with pytest.raises(ConfigError, match=rf"mesh\.data must be an integer .* got {value!r}"):
             MeshConfig(data=value)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import optax
 import pytest
 
+from experiments.core.errors import ConfigError
 from experiments.data import byte_corpus, load_corpus
 from experiments.training.contenders import CONTENDERS, schedule
 from experiments.training.tasks import Task, language_task
@@ -146,5 +147,5 @@ def test_heldout_batches_come_from_the_heldout_split():
 
 def test_a_vocabulary_too_small_for_the_corpus_is_refused():
     small = GPTConfig(vocab_size=128, context=8, num_layers=1, num_heads=1, width=8)
-    with pytest.raises(ValueError, match=r"model\.vocab_size=128 is below the corpus's 256"):
+    with pytest.raises(ConfigError, match=r"model\.vocab_size=128 is below the corpus's 256"):
         language_task(small, load_corpus("embedded"), batch=2)

@@ -16,7 +16,7 @@ import xarray as xr
 from jax.typing import ArrayLike
 from scipy import stats
 
-from experiments.core.config import check_ks, check_rising
+from experiments.core.config import ConfigError, check_ks, check_rising
 from experiments.core.run import Run
 from experiments.core.stats import ENDS
 from experiments.core.store import labelled
@@ -52,20 +52,20 @@ class ComparisonConfig:
     decays: tuple[Literal["decoupled", "coupled"], ...] = ("decoupled",)
 
     def check_comparison(self) -> None:
-        """Raises ValueError for fields that cannot be compared with."""
+        """Raises ConfigError for fields that cannot be compared with."""
         check_ks(self.ks)
         for name in ("b1", "b2"):
             if not 0 < getattr(self, name) < 1:
-                raise ValueError(f"{name} must be between 0 and 1, got {getattr(self, name)}")
+                raise ConfigError(f"{name} must be between 0 and 1, got {getattr(self, name)}")
         check_rising(rates=self.rates)
         if not self.weight_decays or min(self.weight_decays) < 0:
-            raise ValueError(
+            raise ConfigError(
                 f"weight_decays must be numbers that are not negative, got {self.weight_decays}"
             )
         if not self.decays or len(set(self.decays)) < len(self.decays):
-            raise ValueError(f"decays must be different ones of {DECAYS}, got {self.decays}")
+            raise ConfigError(f"decays must be different ones of {DECAYS}, got {self.decays}")
         if self.num_seeds < 2:
-            raise ValueError(
+            raise ConfigError(
                 "num_seeds must be at least 2, rivals are chosen on the other seeds, got "
                 f"{self.num_seeds}"
             )

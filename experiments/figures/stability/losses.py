@@ -15,6 +15,7 @@ import numpy as np
 import optax
 import xarray as xr
 
+from experiments.core.config import check_least, require
 from experiments.core.run import Run
 from experiments.figures.stability.max_updates import stored_rms, theory
 from experiments.training.config import ScheduledConfig
@@ -62,19 +63,11 @@ class GeneralisationConfig(ScheduledConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.num_seeds < 2:
-            raise ValueError(
-                "num_seeds must be at least 2, a point is chosen on the other seeds, got 1"
-            )
-        if self.num_points < 3:
-            raise ValueError(f"num_points must be at least 3, got {self.num_points}")
-        if self.eval_batches < 1:
-            raise ValueError(f"eval_batches must be at least 1, got {self.eval_batches}")
-        if self.eval_every < 1 or self.num_steps % (3 * self.eval_every):
-            raise ValueError(
-                f"eval_every must divide a third of num_steps={self.num_steps}, got "
-                f"{self.eval_every}"
-            )
+        rule = "num_seeds must be at least 2, a point is chosen on the other seeds"
+        require(self.num_seeds >= 2, rule, self.num_seeds)
+        check_least(self, num_points=3, eval_batches=1, eval_every=1)
+        rule = f"eval_every must divide a third of num_steps={self.num_steps}"
+        require(self.num_steps % (3 * self.eval_every) == 0, rule, self.eval_every)
 
     @property
     def horizon_steps(self) -> tuple[int, int]:
@@ -201,8 +194,6 @@ def train(
     Returns:
       Test losses, shape (*b1.shape, num_seeds, num_evaluations).
     """
-    if run.corpus is None:
-        raise ValueError(f"run.corpus must be a corpus to train {name} on, got None")
     task = language_task(config.model, run.corpus, config.batch)
     fn = losses_member(config, task, schedule or (lambda member: config.warmup_cosine))
     members = grid(point=points(b1=b1.ravel(), b2=b2.ravel()), seed=config.seeds)

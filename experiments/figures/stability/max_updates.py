@@ -5,6 +5,7 @@ a comparison. Updates are in units of the learning rate, slopes in nats per step
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import chex
 import jax
@@ -12,6 +13,7 @@ import numpy as np
 import optax
 from jax.typing import ArrayLike
 
+from experiments.core.config import require
 from experiments.core.run import Run
 from experiments.training.config import TrainingConfig
 from experiments.training.tasks import Task, language_task
@@ -50,6 +52,13 @@ LABELS = {
     "loss": ("mean cross-entropy of the training batch", "nat/token"),
 }
 """long_name and units of what the functions here make."""
+
+
+def check_slopes(config: Any) -> None:
+    """Raises ConfigError unless its late slopes are of three steps or more."""
+    first, last = config.slope_first, config.slope_last
+    rule = "slope_first must not be negative and slope_last at least 2 above it"
+    require(0 <= first < last - 1, rule, f"{first} and {last}")
 
 
 def stored_rms(b1: ArrayLike, b2: ArrayLike, eps: ArrayLike) -> optax.GradientTransformation:

@@ -11,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 
 from experiments.core.claims import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, judge
 from experiments.core.config import shortfalls, to_json
+from experiments.core.errors import ConfigError
 from experiments.core.run import Run
 from experiments.core.store import ChunkStore
 from experiments.data import byte_corpus
@@ -88,7 +89,7 @@ def test_the_networks_gradient_is_that_of_its_task_without_dropout(x64):
 
 
 def test_a_run_without_a_corpus_is_refused():
-    with pytest.raises(ValueError, match="corpus must be a corpus"):
+    with pytest.raises(ConfigError, match="corpus must be a corpus"):
         solver_cost.run.compute(CONFIG, Run(None, None, None))
 
 
@@ -292,5 +293,5 @@ def test_a_claim_follows_the_data_and_decides_nothing_at_smoke_scale(claim):
 )
 def test_a_configuration_that_cannot_be_computed_is_refused(bad):
     (name,) = bad
-    with pytest.raises(ValueError, match=name):
+    with pytest.raises(ConfigError, match=name):
         dataclasses.replace(LAPTOP, **bad)

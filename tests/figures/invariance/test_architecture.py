@@ -8,6 +8,7 @@ import pytest
 from flax import nnx
 
 from experiments.core.config import to_json
+from experiments.core.errors import ConfigError
 from experiments.figures.invariance.architecture import FIGURE
 from experiments.figures.invariance.architecture.plot import plot
 from experiments.figures.invariance.architecture.run import (
@@ -101,5 +102,5 @@ def test_everything_is_labelled_and_drawn_from_the_dataset_alone(data):
 
 
 def test_no_images_are_refused():
-    with pytest.raises(ValueError, match="num_images"):
+    with pytest.raises(ConfigError, match="num_images"):
         Config(num_images=0)

@@ -10,6 +10,7 @@ import xarray as xr
 
 from experiments.core.claims import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, judge
 from experiments.core.config import to_json
+from experiments.core.errors import ConfigError
 from experiments.core.run import Run
 from experiments.core.stats import ENDS
 from experiments.core.store import ChunkStore
@@ -116,7 +117,7 @@ def test_everything_is_labelled_and_drawn_from_the_dataset_alone(data):
     ],
 )
 def test_what_cannot_be_computed_is_refused(change, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ConfigError, match=message):
         dataclasses.replace(TINY, **change)
 
 

@@ -10,6 +10,7 @@ import xarray as xr
 
 from experiments.core.claims import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, judge
 from experiments.core.config import to_json
+from experiments.core.errors import ConfigError
 from experiments.core.run import Run
 from experiments.core.stats import ENDS
 from experiments.core.store import ChunkStore
@@ -146,7 +147,7 @@ def test_it_is_drawn_from_the_dataset_alone(data):
 
 
 def test_more_exact_steps_than_steps_are_refused():
-    with pytest.raises(ValueError, match="exact_steps must be from 1 to num_steps=12, got 13"):
+    with pytest.raises(ConfigError, match="exact_steps must be from 1 to num_steps=12, got 13"):
         dataclasses.replace(TINY, exact_steps=13)
 
 

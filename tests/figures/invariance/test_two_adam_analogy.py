@@ -11,6 +11,7 @@ import xarray as xr
 
 from experiments.core.claims import INCONCLUSIVE, judge
 from experiments.core.config import to_json
+from experiments.core.errors import ConfigError
 from experiments.core.run import Run
 from experiments.core.store import ChunkStore
 from experiments.data import byte_corpus
@@ -228,7 +229,7 @@ def test_the_plot_is_drawn_from_the_dataset_alone_with_labelled_axes(data):
 )
 def test_a_configuration_that_cannot_be_computed_is_refused(bad):
     (name,) = bad
-    with pytest.raises(ValueError, match=name.replace("model", "model.qk_norm")):
+    with pytest.raises(ConfigError, match=name.replace("model", "model.qk_norm")):
         dataclasses.replace(CONFIG, **bad)
 
 

@@ -12,6 +12,7 @@ from scipy import stats
 
 from experiments.core.claims import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, judge
 from experiments.core.config import to_json
+from experiments.core.errors import ConfigError
 from experiments.core.run import Run
 from experiments.core.stats import paired_mean
 from experiments.core.store import ChunkStore
@@ -352,7 +353,7 @@ def test_images_may_be_judged_by_their_loss(monkeypatch):
 )
 def test_a_configuration_that_cannot_be_searched_is_refused(bad):
     (name,) = bad
-    with pytest.raises(ValueError, match=name):
+    with pytest.raises(ConfigError, match=name):
         dataclasses.replace(CONFIG, **bad)
 
 

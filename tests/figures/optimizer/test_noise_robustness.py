@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 
 from experiments.core.config import to_json
+from experiments.core.errors import ConfigError
 from experiments.core.run import Run
 from experiments.core.stats import NOTHING
 from experiments.core.store import ChunkStore
@@ -152,7 +153,7 @@ def test_the_chosen_rate_is_next_to_the_best_of_the_grid(data):
     ],
 )
 def test_a_configuration_that_says_nothing_is_refused(changes):
-    with pytest.raises(ValueError, match=next(iter(changes))):
+    with pytest.raises(ConfigError, match=next(iter(changes))):
         dataclasses.replace(LAPTOP, **changes)
 
 

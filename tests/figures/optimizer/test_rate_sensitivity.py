@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from experiments.core.claims import INCONCLUSIVE, judge
 from experiments.core.config import to_json
+from experiments.core.errors import ConfigError
 from experiments.core.run import Run
 from experiments.core.stats import geometric_mean
 from experiments.core.store import ChunkStore
@@ -248,7 +249,7 @@ def test_arms_share_their_ladder_to_the_bit():
 )
 def test_a_configuration_that_cannot_be_computed_is_refused(bad):
     (name,) = bad
-    with pytest.raises(ValueError, match=name):
+    with pytest.raises(ConfigError, match=name):
         dataclasses.replace(CONFIG, **bad)
 
 

@@ -10,6 +10,7 @@ import optax
 import pytest
 
 from experiments.core.config import to_json
+from experiments.core.errors import ConfigError
 from experiments.core.run import Run
 from experiments.core.store import ChunkStore
 from experiments.data.images import Images, load_images
@@ -97,7 +98,7 @@ def hundred(optimizer, seed):
 )
 def test_a_configuration_that_cannot_be_computed_is_refused(bad):
     (name,) = bad
-    with pytest.raises(ValueError, match=name):
+    with pytest.raises(ConfigError, match=name):
         dataclasses.replace(CONFIG, **bad)
 
 

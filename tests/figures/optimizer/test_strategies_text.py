@@ -8,6 +8,7 @@ import optax
 import pytest
 
 from experiments.core.config import to_json
+from experiments.core.errors import ConfigError
 from experiments.core.run import Run
 from experiments.core.store import ChunkStore
 from experiments.data import byte_corpus, sample_batch
@@ -67,9 +68,9 @@ def test_the_figure_is_computed_labelled_and_drawn(tmp_path, monkeypatch):
 
 
 def test_a_corpus_and_two_batches_are_needed(tmp_path):
-    with pytest.raises(ValueError, match="corpus"):
+    with pytest.raises(ConfigError, match="corpus"):
         compute(CONFIG, Run(None, None, ChunkStore(tmp_path)))
-    with pytest.raises(ValueError, match="eval_batches"):
+    with pytest.raises(ConfigError, match="eval_batches"):
         dataclasses.replace(CONFIG, eval_batches=1)
 
 

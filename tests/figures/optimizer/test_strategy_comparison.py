@@ -11,6 +11,7 @@ import xarray as xr
 
 from experiments.core.claims import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, judge
 from experiments.core.config import to_json
+from experiments.core.errors import ConfigError
 from experiments.core.run import Run
 from experiments.core.store import ChunkStore
 from experiments.figures.optimizer import strategies_images, strategies_text
@@ -245,7 +246,7 @@ def test_plots_are_drawn_from_the_dataset_alone_with_labelled_axes(data):
 def test_a_configuration_that_cannot_be_compared_is_refused(bad):
     (name,) = bad
     for figure in FIGURES.values():
-        with pytest.raises(ValueError, match=name):
+        with pytest.raises(ConfigError, match=name):
             dataclasses.replace(figure.presets["smoke"], **bad)
 
 

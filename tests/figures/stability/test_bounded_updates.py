@@ -7,6 +7,7 @@ import pytest
 
 from experiments.core.claims import INCONCLUSIVE, judge
 from experiments.core.config import to_json
+from experiments.core.errors import ConfigError
 from experiments.core.run import Run
 from experiments.core.store import ChunkStore
 from experiments.data import byte_corpus
@@ -126,7 +127,7 @@ def test_plots_are_drawn_from_the_dataset_alone_with_labelled_axes(data):
 @pytest.mark.parametrize("bad", [{"num_boundary": 0}, {"num_inside": 0}, {"num_steps": 100}])
 def test_a_configuration_that_cannot_be_computed_is_refused(bad):
     (name,) = bad
-    with pytest.raises(ValueError, match=name):
+    with pytest.raises(ConfigError, match=name):
         dataclasses.replace(CONFIG, **bad)
 
 

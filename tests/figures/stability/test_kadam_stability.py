@@ -9,6 +9,7 @@ import pytest
 
 from experiments.core.claims import INCONCLUSIVE, judge
 from experiments.core.config import to_json
+from experiments.core.errors import ConfigError
 from experiments.core.run import Run
 from experiments.core.store import ChunkStore
 from experiments.data import byte_corpus
@@ -211,7 +212,7 @@ def test_presets_cover_both_sides_and_include_the_usual_point():
 )
 def test_a_configuration_that_cannot_be_computed_is_refused(bad):
     (name,) = bad
-    with pytest.raises(ValueError, match=name):
+    with pytest.raises(ConfigError, match=name):
         dataclasses.replace(CONFIG, **bad)
 
 

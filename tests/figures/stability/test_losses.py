@@ -12,6 +12,7 @@ from scipy import stats
 
 from experiments.core.claims import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, judge
 from experiments.core.config import to_json
+from experiments.core.errors import ConfigError
 from experiments.core.run import Run
 from experiments.core.store import ChunkStore
 from experiments.data import byte_corpus
@@ -111,7 +112,7 @@ def test_a_schedule_may_read_the_member(new_run):
 
 
 def test_a_corpus_is_needed():
-    with pytest.raises(ValueError, match=r"run\.corpus"):
+    with pytest.raises(ConfigError, match="corpus must be a corpus"):
         train(Run(None, None, None), "curve", CONFIG, np.ones(1), np.ones(1))
 
 
@@ -151,7 +152,7 @@ def test_members_of_a_task_skip_it_too():
 )
 def test_a_configuration_that_cannot_be_computed_is_refused(bad):
     (name,) = bad
-    with pytest.raises(ValueError, match=name):
+    with pytest.raises(ConfigError, match=name):
         dataclasses.replace(CONFIG, **bad)
 
 

@@ -11,6 +11,7 @@ import xarray as xr
 from experiments import figures
 from experiments.core.claims import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, judge
 from experiments.core.config import shortfalls, to_json
+from experiments.core.errors import ConfigError
 from experiments.core.run import Run
 from experiments.core.store import ChunkStore
 from experiments.data import byte_corpus
@@ -139,7 +140,7 @@ def test_worst_cases_of_every_length_attain_the_exact_bound(x64):
 
 
 def test_worst_cases_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match="num_steps must be at most"):
+    with pytest.raises(ConfigError, match=r"worst_case_steps=1000 .* must be at most"):
         discrete_boundary.run.worst_case_updates(np.array([0.35]), np.array([0.1]), 1000)
 
 
@@ -233,11 +234,11 @@ def test_only_smoke_is_below_the_minimum(name):
 )
 def test_a_configuration_that_cannot_be_computed_is_refused(bad):
     (name,) = bad
-    with pytest.raises(ValueError, match=name):
+    with pytest.raises(ConfigError, match=name):
         dataclasses.replace(CURVE, **bad)
-    with pytest.raises(ValueError, match="points is empty"):
+    with pytest.raises(ConfigError, match="points must be"):
         dataclasses.replace(BOUNDARY, points=())
-    with pytest.raises(ValueError, match="worst_case_steps"):
+    with pytest.raises(ConfigError, match="worst_case_steps"):
         dataclasses.replace(BOUNDARY, worst_case_steps=1)
 
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
-from experiments.core.config import check_rising
+from experiments.core.config import check_least, check_rising, require
 from experiments.core.run import Run
 from experiments.core.stats import ENDS, means_over_seeds
 from experiments.core.store import labelled, named
@@ -68,22 +68,15 @@ class Config(TrainingConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        for name in ("euler", "exponential", *SOLVERS):
-            substeps = getattr(self, name)
-            check_rising(**{name: substeps})
-        if self.goal not in self.euler:
-            raise ValueError(f"goal must be one of euler={self.euler}, got {self.goal}")
+        check_rising(**{name: getattr(self, name) for name in ("euler", "exponential", *SOLVERS)})
+        require(self.goal in self.euler, f"goal must be one of euler={self.euler}", self.goal)
+        most = f"must be twice the most of exponential={self.exponential} or more"
         for name in ("reference", "small_reference"):
-            if getattr(self, name) < 2 * max(self.exponential):
-                raise ValueError(
-                    f"{name} must be twice the most of exponential={self.exponential} or more, got "
-                    f"{getattr(self, name)}"
-                )
-        if self.small_steps < 1:
-            raise ValueError(f"small_steps must be at least 1, got {self.small_steps}")
+            found = getattr(self, name)
+            require(found >= 2 * max(self.exponential), f"{name} {most}", found)
+        check_least(self, small_steps=1)
         for name in ("b1", "b2"):
-            if not 0 < getattr(self, name) < 1:
-                raise ValueError(f"{name} must be in (0, 1), got {getattr(self, name)}")
+            require(0 < getattr(self, name) < 1, f"{name} must be in (0, 1)", getattr(self, name))
 
 
 class Method(NamedTuple):

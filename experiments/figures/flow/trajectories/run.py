@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import xarray as xr
 
+from experiments.core.config import check_least, check_rising, require
 from experiments.core.run import Run
 from experiments.core.stats import ENDS, medians_over_seeds
 from experiments.core.store import labelled, named
@@ -64,25 +65,19 @@ class Config(TrainingConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        rates = self.learning_rates
-        if len(rates) < 2 or min(np.diff([0, *rates])) <= 0:
-            raise ValueError(f"learning_rates must be two or more, rising, above 0, got {rates}")
-        if self.learning_rate not in rates:
-            raise ValueError(
-                f"learning_rate must be one of learning_rates={rates}, got {self.learning_rate}"
-            )
-        if min(self.steps_at_equal_time) < 1:
-            raise ValueError(
-                f"num_steps must be larger, got {self.num_steps}: at the smallest of "
-                f"learning_rates={rates} they don't last as long as one step at the largest"
-            )
+        rates, most = self.learning_rates, self.num_steps
+        check_rising(learning_rates=rates)
+        rule = f"learning_rate must be one of learning_rates={rates}"
+        require(self.learning_rate in rates, rule, self.learning_rate)
+        rule = (
+            f"num_steps must last at the smallest of learning_rates={rates} as long as one step "
+            "at the largest"
+        )
+        require(min(self.steps_at_equal_time) >= 1, rule, self.num_steps)
         for name in ("compared_steps", "early_steps"):
-            steps = getattr(self, name)
-            if not 1 <= steps <= self.num_steps:
-                raise ValueError(f"{name} must be from 1 to {self.num_steps=}, got {steps}")
-        for name in ("num_drawn", "num_measured"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+            rule, steps = f"{name} must be from 1 to num_steps={most}", getattr(self, name)
+            require(1 <= steps <= most, rule, steps)
+        check_least(self, num_drawn=1, num_measured=1)
 
     @property
     def steps_at_equal_time(self) -> tuple[int, ...]:

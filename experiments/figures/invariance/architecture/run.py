@@ -16,7 +16,7 @@ import numpy as np
 import xarray as xr
 from flax import nnx
 
-from experiments.core.config import FigureConfig
+from experiments.core.config import FigureConfig, check_least
 from experiments.core.run import Run
 from experiments.core.store import labelled, named
 from models.cnn import CNN, IMAGE_SHAPE, Block, CNNConfig
@@ -38,8 +38,7 @@ class Config(FigureConfig):
     num_images: int = 2
 
     def __post_init__(self):
-        if self.num_images < 1:
-            raise ValueError(f"num_images must be at least 1, got {self.num_images}")
+        check_least(self, num_images=1)
 
 
 class Layer(NamedTuple):

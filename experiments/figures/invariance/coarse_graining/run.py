@@ -16,6 +16,7 @@ import numpy as np
 import optax
 import xarray as xr
 
+from experiments.core.config import check_least, require
 from experiments.core.run import Run
 from experiments.core.stats import ENDS, means_over_seeds
 from experiments.core.store import labelled, named
@@ -54,13 +55,9 @@ class Config(TrainingConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        for name in ("num_parameters", "eval_batches"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.eval_every < 1 or self.num_steps % self.eval_every:
-            raise ValueError(
-                f"eval_every must divide num_steps={self.num_steps}, got {self.eval_every}"
-            )
+        check_least(self, num_parameters=1, eval_batches=1, eval_every=1)
+        divides = self.num_steps % self.eval_every == 0
+        require(divides, f"eval_every must divide num_steps={self.num_steps}", self.eval_every)
 
 
 def compute(config: Config, run: Run) -> xr.Dataset:

@@ -18,6 +18,7 @@ import numpy as np
 import optax
 import xarray as xr
 
+from experiments.core.config import require
 from experiments.core.run import Run
 from experiments.core.stats import ENDS, means_over_seeds
 from experiments.core.store import labelled, named
@@ -53,10 +54,8 @@ class Config(TrainingConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if not 1 <= self.exact_steps <= self.num_steps:
-            raise ValueError(
-                f"exact_steps must be from 1 to num_steps={self.num_steps}, got {self.exact_steps}"
-            )
+        rule = f"exact_steps must be from 1 to num_steps={self.num_steps}"
+        require(1 <= self.exact_steps <= self.num_steps, rule, self.exact_steps)
 
     @property
     def networks(self) -> dict[str, GPTConfig]:

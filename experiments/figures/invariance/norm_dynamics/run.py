@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import xarray as xr
 
+from experiments.core.config import require
 from experiments.core.run import Run
 from experiments.core.stats import ENDS, means_over_seeds
 from experiments.core.store import labelled, named
@@ -59,21 +60,17 @@ class Config(TrainingConfig):
     def __post_init__(self):
         super().__post_init__()
         for name in ("model", "flow_model"):
-            if not getattr(self, name).qk_norm:
-                raise ValueError(f"{name}.qk_norm must be true: else no weight is scale-invariant")
-        if self.b1 not in self.b1s:
-            raise ValueError(f"b1 must be one of b1s={self.b1s}, got {self.b1}")
-        if not all(0 < b1 < 1 for b1 in self.flow_b1s):
-            raise ValueError(f"flow_b1s must be in (0, 1), got {self.flow_b1s}")
-        if not self.weight_decay > 0:
-            raise ValueError(f"weight_decay must be above 0, got {self.weight_decay}")
-        if not (self.initial_scale > 0 and self.initial_scale != 1):
-            raise ValueError(f"initial_scale must be positive, not 1, got {self.initial_scale}")
-        if not 1 <= self.num_slices <= self.num_available:
-            raise ValueError(
-                f"num_slices must be from 1 to {self.num_available}, the queries and keys that the "
-                f"model has, got {self.num_slices}"
-            )
+            rule = f"{name}.qk_norm must be true, else no weight is scale-invariant"
+            require(getattr(self, name).qk_norm, rule, False)
+        require(self.b1 in self.b1s, f"b1 must be one of b1s={self.b1s}", self.b1)
+        inside = all(0 < b1 < 1 for b1 in self.flow_b1s)
+        require(inside, "flow_b1s must be in (0, 1)", self.flow_b1s)
+        require(self.weight_decay > 0, "weight_decay must be above 0", self.weight_decay)
+        other = self.initial_scale > 0 and self.initial_scale != 1
+        require(other, "initial_scale must be positive, not 1", self.initial_scale)
+        most = self.num_available
+        rule = f"num_slices must be from 1 to {most}, the queries and keys that the model has"
+        require(1 <= self.num_slices <= most, rule, self.num_slices)
 
     @property
     def num_available(self) -> int:

@@ -17,6 +17,7 @@ import xarray as xr
 from jax.typing import ArrayLike
 from scipy import signal
 
+from experiments.core.config import check_least, require
 from experiments.core.run import Run
 from experiments.core.stats import ENDS, best_on_other_seeds, means_over_seeds
 from experiments.core.store import labelled, named
@@ -67,21 +68,15 @@ class Config(TrainingConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.model.qk_norm:
-            raise ValueError("model.qk_norm must be false: the runs that need it switch it on")
-        if self.num_seeds < 2:
-            raise ValueError(
-                "num_seeds must be at least 2, a learning rate is chosen on the other seeds, got 1"
-            )
-        if not self.learning_rates or min(self.learning_rates) <= 0:
-            raise ValueError(f"learning_rates must be positive numbers, got {self.learning_rates}")
-        if self.averaging_steps < 1 or self.norm_steps < 10 * self.averaging_steps:
-            raise ValueError(
-                "norm_steps must be ten averaging_steps or more, for ‖W_0‖ to be forgotten, got "
-                f"{self.norm_steps} and {self.averaging_steps}"
-            )
-        if self.eval_batches < 1:
-            raise ValueError(f"eval_batches must be at least 1, got {self.eval_batches}")
+        rule = "model.qk_norm must be false, the runs that need it switch it on"
+        require(not self.model.qk_norm, rule, True)
+        rule = "num_seeds must be at least 2, a learning rate is chosen on the other seeds"
+        require(self.num_seeds >= 2, rule, self.num_seeds)
+        rates = self.learning_rates
+        require(rates and min(rates) > 0, "learning_rates must be positive numbers", rates)
+        check_least(self, averaging_steps=1, eval_batches=1)
+        rule = "norm_steps must be ten averaging_steps or more, for ‖W_0‖ to be forgotten"
+        require(self.norm_steps >= 10 * self.averaging_steps, rule, self.norm_steps)
 
     def weight_decay(self, rate: ArrayLike, decayed: ArrayLike) -> Any:
         """λ of queries and keys: 1/(2ηT) where `decayed` is 1, 0 where it is 0."""

@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import xarray as xr
 
-from experiments.core.config import check_least
+from experiments.core.config import ConfigError, check_least
 from experiments.core.run import Run
 from experiments.figures.optimizer.strategy_comparison import (
     ADAM,
@@ -49,12 +49,12 @@ class Config(ComparisonConfig, ImagesConfig):
         self.check_comparison()
         check_least(self, batch=1, num_steps=1, chunk_size=1)
         if not 0 <= self.warmup_steps < self.num_steps:
-            raise ValueError(
+            raise ConfigError(
                 f"warmup_steps must be from 0 to num_steps={self.num_steps} - 1, got "
                 f"{self.warmup_steps}"
             )
         if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate must be above 0, got {self.learning_rate}")
+            raise ConfigError(f"learning_rate must be above 0, got {self.learning_rate}")
 
 
 def compute(config: Config, run: Run) -> xr.Dataset:

@@ -14,13 +14,20 @@ import numpy as np
 import optax
 import xarray as xr
 
-from experiments.core.config import rises
+from experiments.core.config import require, rises
 from experiments.core.run import Run
 from experiments.core.stats import ENDS, means_over_seeds
 from experiments.core.store import labelled, named
 from experiments.figures.stability.losses import GIVEN, GeneralisationConfig, losses, losses_member
 from experiments.figures.stability.losses import LABELS as LOSS_LABELS
-from experiments.figures.stability.max_updates import GROWING, LABELS, growth_slopes, theory, train
+from experiments.figures.stability.max_updates import (
+    GROWING,
+    LABELS,
+    check_slopes,
+    growth_slopes,
+    theory,
+    train,
+)
 from experiments.training.tasks import language_task
 from kadam_jax import grid, growth_rate, normal_curve, points
 
@@ -44,17 +51,11 @@ class Config(GeneralisationConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.num_points > self.num_curve:
-            raise ValueError(
-                f"num_points must be at most num_curve={self.num_curve}, got {self.num_points}"
-            )
-        if not {0.0, 1.0} <= set(self.strengths) or not rises(*self.strengths):
-            raise ValueError(f"strengths must rise and contain 0 and 1, got {self.strengths}")
-        if not 0 <= self.slope_first < self.slope_last - 1:
-            raise ValueError(
-                "slope_first must not be negative and slope_last at least 2 above it, got "
-                f"{self.slope_first} and {self.slope_last}"
-            )
+        rule = f"num_points must be at most num_curve={self.num_curve}"
+        require(self.num_points <= self.num_curve, rule, self.num_points)
+        whole = {0.0, 1.0} <= set(self.strengths) and rises(*self.strengths)
+        require(whole, "strengths must rise and contain 0 and 1", self.strengths)
+        check_slopes(self)
 
     @property
     def points(self) -> tuple[np.ndarray, np.ndarray]:
@@ -82,8 +83,6 @@ def annealed(member: Mapping[str, jax.Array], schedule: optax.Schedule) -> optax
 
 def compute(config: Config, run: Run) -> xr.Dataset:
     """A sweep for the max-update at a constant η_0 and one for the test loss; then `analyse`."""
-    if run.corpus is None:
-        raise ValueError("run.corpus must be a corpus to train on, got None")
     b1, b2 = config.points
     eps = np.full(len(b1), config.eps, np.float32)
     members = grid(

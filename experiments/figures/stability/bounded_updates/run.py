@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import xarray as xr
 
+from experiments.core.config import check_least, require
 from experiments.core.run import Run
 from experiments.core.stats import ENDS, means_over_seeds
 from experiments.core.store import labelled, named
@@ -46,14 +47,10 @@ class Config(TrainingConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        for name in ("num_boundary", "num_inside"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.num_steps < SETTLED + 2:
-            raise ValueError(
-                f"num_steps must be at least {SETTLED + 2}, growth is judged from n = {SETTLED}, "
-                f"got {self.num_steps}"
-            )
+        check_least(self, num_boundary=1, num_inside=1)
+        least = SETTLED + 2
+        rule = f"num_steps must be at least {least}, growth is judged from n = {SETTLED}"
+        require(self.num_steps >= least, rule, self.num_steps)
 
     @property
     def points(self) -> tuple[np.ndarray, np.ndarray]:

@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
+from experiments.core.config import check_least, require
+from experiments.core.errors import ConfigError
 from experiments.core.run import Run
 from experiments.core.store import labelled, named
 from experiments.figures.stability.max_updates import (
@@ -56,13 +58,9 @@ class Config(TrainingConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if not self.points:
-            raise ValueError("points is empty: give at least one pair γ, β")
-        for point in self.points:
-            if not all(0 < decay < 1 for decay in point):
-                raise ValueError(f"points must be pairs γ, β in (0, 1), got {point}")
-        if self.worst_case_steps < 2:
-            raise ValueError(f"worst_case_steps must be at least 2, got {self.worst_case_steps}")
+        inside = all(0 < decay < 1 for point in self.points for decay in point)
+        require(self.points and inside, "points must be pairs γ, β in (0, 1)", self.points)
+        check_least(self, worst_case_steps=2)
 
 
 def compute(config: Config, run: Run) -> xr.Dataset:
@@ -154,7 +152,7 @@ def worst_case_updates(b1: np.ndarray, b2: np.ndarray, num_steps: int) -> np.nda
       (num_points, num_steps).
 
     Raises:
-      ValueError: If a worst case of that length does not fit float64.
+      ConfigError: If a worst case of that length does not fit float64.
 
     >>> worst_case_updates(np.array([0.25]), np.array([0.1]), 64)[0, -1].round(3)
     np.float64(1.291)
@@ -174,7 +172,10 @@ def worst_case_updates(b1: np.ndarray, b2: np.ndarray, num_steps: int) -> np.nda
 
     with jax.enable_x64(True):
         b1, b2 = jnp.asarray(b1, jnp.float64), jnp.asarray(b2, jnp.float64)
-        gradients = worst_case_gradients(num_steps, b1, b2)  # (num_steps, num_points)
+        try:
+            gradients = worst_case_gradients(num_steps, b1, b2)  # (num_steps, num_points)
+        except ValueError as error:
+            raise ConfigError(f"worst_case_steps={num_steps} are too many: {error}") from error
         starts = jnp.arange(num_steps - 1, -1, -1)
         lengths = jax.vmap(last_update, (None, None, None, 0))
         every = jax.jit(jax.vmap(lengths, (0, 0, 1, None)))

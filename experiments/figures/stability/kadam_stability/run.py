@@ -14,6 +14,7 @@ import optax
 import xarray as xr
 from jax.typing import ArrayLike
 
+from experiments.core.config import check_least, require
 from experiments.core.run import Run
 from experiments.core.stats import ENDS, means_over_seeds
 from experiments.core.store import labelled, named
@@ -75,24 +76,15 @@ class Config(TrainingConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        for name in ("num_stable", "num_unstable", "dead_entries", "dead_seeds"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not 1 <= self.dead_after <= self.dead_steps // 2:
-            raise ValueError(
-                f"dead_after must be from 1 to half of dead_steps={self.dead_steps}, got "
-                f"{self.dead_after}"
-            )
+        check_least(self, num_stable=1, num_unstable=1, dead_entries=1, dead_seeds=1)
+        rule = f"dead_after must be from 1 to half of dead_steps={self.dead_steps}"
+        require(1 <= self.dead_after <= self.dead_steps // 2, rule, self.dead_after)
         for point in (self.dead_point, *self.worst_points):
-            if not all(0 < decay < 1 for decay in point):
-                raise ValueError(
-                    f"dead_point and worst_points must be pairs γ, β in (0, 1), got {point}"
-                )
-        if not self.worst_points or not self.worst_lengths or min(self.worst_lengths) < 1:
-            raise ValueError(
-                "worst_points and worst_lengths must not be empty, lengths at least 1, got "
-                f"{self.worst_points} and {self.worst_lengths}"
-            )
+            inside = all(0 < decay < 1 for decay in point)
+            require(inside, "dead_point and worst_points must be pairs γ, β in (0, 1)", point)
+        require(self.worst_points, "worst_points must have at least one", self.worst_points)
+        long = self.worst_lengths and min(self.worst_lengths) >= 1
+        require(long, "worst_lengths must be one or more, each at least 1", self.worst_lengths)
 
     @property
     def points(self) -> tuple[np.ndarray, np.ndarray]:
@@ -106,8 +98,6 @@ class Config(TrainingConfig):
 
 def compute(config: Config, run: Run) -> xr.Dataset:
     """A sweep of training and one of dying gradients, then the worst cases; then `analyse`."""
-    if run.corpus is None:
-        raise ValueError("run.corpus must be a corpus to train on, got None")
     task = language_task(config.model, run.corpus, config.batch)
     b1, b2 = config.points
     members = grid(k=STAGES, point=points(b1=b1, b2=b2), seed=config.seeds)

@@ -12,6 +12,7 @@ import numpy as np
 import optax
 import xarray as xr
 
+from experiments.core.config import require
 from experiments.core.run import Run
 from experiments.core.store import labelled, named
 from experiments.figures.stability.max_updates import (
@@ -19,6 +20,7 @@ from experiments.figures.stability.max_updates import (
     GROWING,
     JUST_BELOW,
     LABELS,
+    check_slopes,
     fitted_relation,
     growth_slopes,
     largest_ratio,
@@ -61,20 +63,13 @@ class Config(TrainingConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if not 2 <= self.num_points <= self.num_curve:
-            raise ValueError(
-                f"num_points must be from 2 to num_curve={self.num_curve}, got {self.num_points}"
-            )
-        if not 0 <= self.slope_first < self.slope_last - 1:
-            raise ValueError(
-                "slope_first must not be negative and slope_last at least 2 above it, got "
-                f"{self.slope_first} and {self.slope_last}"
-            )
+        rule = f"num_points must be from 2 to num_curve={self.num_curve}"
+        require(2 <= self.num_points <= self.num_curve, rule, self.num_points)
+        check_slopes(self)
         places = self.contrast_points
-        if not places or not all(-self.num_points <= i < self.num_points for i in places):
-            raise ValueError(
-                f"contrast_points must name places among num_points={self.num_points}, got {places}"
-            )
+        there = places and all(-self.num_points <= i < self.num_points for i in places)
+        rule = f"contrast_points must name places among num_points={self.num_points}"
+        require(there, rule, places)
 
     @property
     def curve(self) -> tuple[np.ndarray, np.ndarray]:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
-from experiments.core.config import FigureConfig
+from experiments.core.config import FigureConfig, check_least, require
 from experiments.core.run import Run
 from experiments.core.store import labelled
 from kadam_jax import exact_growth_rate, level_curve, normal_curve, stability_coefficient
@@ -40,12 +40,9 @@ class Config(FigureConfig):
     )
 
     def __post_init__(self):
-        for name, least in (("num_grid", 2), ("num_curve", 3)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        check_least(self, num_grid=2, num_curve=3)
         for name in ("levels", "normals_through"):
-            if not getattr(self, name):
-                raise ValueError(f"{name} is empty: give at least one")
+            require(getattr(self, name), f"{name} must have at least one", getattr(self, name))
 
 
 def compute(config: Config, run: Run) -> xr.Dataset:

@@ -21,8 +21,6 @@ TWO_ADAM = "inverse_exp_2"
 CIFAR_WIDTH = 1 / 8
 """The narrowest CNN that says something of CIFAR-10."""
 
-Statistic = Callable[[xr.Dataset], Estimate]
-
 
 class Side(NamedTuple):
     """One side of a difference."""
@@ -118,71 +116,74 @@ def strategy_claims(figure: str, task: str, section: str) -> tuple[Claim, ...]:
       The claims.
     """
     unit = {"images": "percentage points", "text": "nats per token"}[task]
-    rows: tuple[tuple[str, str, str, str, Statistic, str, str], ...] = (
-        (
+    measure = {"images": "error", "text": "loss"}[task]
+
+    def claim(
+        name: str,
+        statement: str,
+        quantity: str,
+        statistic: Callable[[xr.Dataset], Estimate],
+        section: str = section,
+        **words: str,
+    ) -> Claim:
+        return Claim(
+            id=f"{name}-on-{task}",
+            figure=figure,
+            section=section,
+            statement=f"{statement}, here on {task}.",
+            quantity=f"test {measure} of {quantity}, {unit}: mean over fresh seeds, each arm as it "
+            "was tuned on the validation split",
+            statistic=lambda run: statistic(run) if _decides(run) else NOTHING,
+            accept=(0.0, math.inf),
+            **words,
+        )
+
+    return (
+        claim(
             "two-adam-is-best",
-            section,
             "2-Adam with the inverse-exp strategy performs best",
-            "test {measure} of the best other strategy and k, chosen on the other seeds, less that "
-            "of 2-Adam with inverse exp",
+            "the best other strategy and k, chosen on the other seeds, less that of 2-Adam with "
+            "inverse exp",
             _two_adam_is_best,
-            "The best has the lowest; a tie is not the best.",
-            "Another strategy, another k or Adam itself does better once each is tuned alike.",
+            reason="The best has the lowest; a tie is not the best.",
+            correction="Another strategy, another k or Adam itself does better once each is tuned "
+            "alike.",
         ),
-        (
+        claim(
             "two-adam-beats-adam",
-            section,
             "2-Adam with the inverse-exp strategy outperforms Adam",
-            "test {measure} of Adam less that of 2-Adam with inverse exp",
+            "Adam less that of 2-Adam with inverse exp",
             lambda run: _beyond_two_adam(run, [ADAM]),
-            "It outperforms Adam if what it gets wrong is less.",
-            "Adam, tuned alike, does better.",
+            reason="It outperforms Adam if what it gets wrong is less.",
+            correction="Adam, tuned alike, does better.",
         ),
-        (
+        claim(
             "k-adam-beats-adam",
-            section,
             "k-Adam outperforms Adam at some k > 1 under the inverse-exp, exp or scaled strategy",
-            "test {measure} of Adam less that of the best of these strategies and k > 1, chosen on "
-            "the other seeds",
+            "Adam less that of the best of these strategies and k > 1, chosen on the other seeds",
             lambda run: difference((best(run, [ADAM]), best(run, _arms(run, FIRST_THREE, 2)))),
-            "As for 2-Adam; chosen on the other seeds, it is not the luck of its own.",
-            "Adam, tuned alike, does better than all of them.",
+            reason="As for 2-Adam; chosen on the other seeds, it is not the luck of its own.",
+            correction="Adam, tuned alike, does better than all of them.",
         ),
-        (
+        claim(
             "naive-is-bad",
-            f"{section}, App. O" if task == "images" else section,
             "The naive strategy performs particularly badly for k > 2",
-            "test {measure} of naive less that of the worst of Adam and the inverse-exp, exp and "
-            "scaled strategies at the same k, chosen on the other seeds; mean over k > 2",
+            "naive less that of the worst of Adam and the inverse-exp, exp and scaled strategies "
+            "at the same k, chosen on the other seeds; mean over k > 2",
             _naive_is_bad,
-            "Particularly bad is what is worse than all of the others.",
-            "With its learning rate tuned, another strategy is worse.",
+            section=f"{section}, App. O" if task == "images" else section,
+            reason="Particularly bad is what is worse than all of the others.",
+            correction="With its learning rate tuned, another strategy is worse.",
         ),
-        (
+        claim(
             "root-is-bad",
-            "App. O",
             "The root strategy performs badly",
-            "test {measure} of root less that of Adam, mean over k > 1",
+            "root less that of Adam, mean over k > 1",
             lambda run: difference(
                 *((best(run, [arm]), best(run, [ADAM])) for arm in _arms(run, ["root"], 2))
             ),
-            "Bad is what is worse than no second stage.",
-            "With its learning rate tuned it is not worse than Adam.",
+            section="App. O",
+            reason="Bad is what is worse than no second stage.",
+            correction="With its learning rate tuned it is not worse than Adam.",
         ),
-    )
-    measure = {"images": "error", "text": "loss"}[task]
-    return tuple(
-        Claim(
-            id=f"{name}-on-{task}",
-            figure=figure,
-            section=where,
-            statement=f"{statement}, here on {task}.",
-            quantity=f"{quantity.format(measure=measure)}, {unit}: mean over fresh seeds, each arm "
-            "as it was tuned on the validation split",
-            statistic=lambda run, statistic=statistic: statistic(run) if _decides(run) else NOTHING,
-            accept=(0.0, math.inf),
-            reason=reason,
-            correction=correction,
-        )
-        for name, where, statement, quantity, statistic, reason, correction in rows
     )

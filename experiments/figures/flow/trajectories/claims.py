@@ -1,5 +1,7 @@
 """What the paper says of its continuous-time model beside the discrete run, as rules."""
 
+from functools import partial
+
 import numpy as np
 import xarray as xr
 
@@ -18,11 +20,12 @@ def _euler_over_distance(run: xr.Dataset, substeps: int) -> Estimate:
     return every_median(ratio[(ratio.substeps == substeps).values])
 
 
+claim = partial(Claim, figure="trajectories")
+
 CLAIMS: tuple[Claim, ...] = (
     *(
-        Claim(
+        claim(
             id=f"flow-tracks-adam-at-{name}",
-            figure="trajectories",
             section="§2.2, Fig. 1",
             statement="The continuous-time trajectory closely agrees with the discrete-time one, "
             f"here at η = {name}.",
@@ -42,9 +45,8 @@ CLAIMS: tuple[Claim, ...] = (
         )
     ),
     *(
-        Claim(
+        claim(
             id=f"flow-error-is-first-order-{name}",
-            figure="trajectories",
             section="§2.2, Prop. 2",
             statement=f"The flow's distance to the discrete run is proportional to η {what}.",
             quantity=f"slope of log(relative error) over log η {what}: median over seeds",
@@ -59,9 +61,8 @@ CLAIMS: tuple[Claim, ...] = (
             ("in-steps", "steps", "after a given number of steps N"),
         )
     ),
-    Claim(
+    claim(
         id="self-consistent-correction-halves-the-early-distance",
-        figure="trajectories",
         section="§2.2, App. B",
         statement="With the bias correction of its own averages the flow is at most half as far "
         "from the first discrete steps as with the discrete averages' correction, the paper's.",
@@ -72,9 +73,8 @@ CLAIMS: tuple[Claim, ...] = (
         reason="Ten steps are the memory of m, 1/(1-γ); a half is what a sketch found.",
         correction="It is nearer there, by less than a half.",
     ),
-    Claim(
+    claim(
         id="euler-with-100-substeps-suffices",
-        figure="trajectories",
         section="App. I",
         statement="Euler's method with K = 100 solves the equation as well as the comparison "
         "needs.",

@@ -1,6 +1,7 @@
 """What the paper says of a second moment shared by a whole matrix, as rules."""
 
 import math
+from functools import partial
 
 import numpy as np
 
@@ -16,10 +17,11 @@ def _harm(run) -> Estimate:
     return mean((loss.sel(run="coarse") - plain) / unit)
 
 
+claim = partial(Claim, figure="coarse_graining")
+
 CLAIMS: tuple[Claim, ...] = (
-    Claim(
+    claim(
         id="coarse-graining-trajectories-agree",
-        figure="coarse_graining",
         section="Assumption 2, Fig. 9",
         statement="Trajectories with and without coarse-graining agree strongly.",
         quantity="distance of all queries and keys between the two runs at the end, over how far "
@@ -32,9 +34,8 @@ CLAIMS: tuple[Claim, ...] = (
         corrected_by="coarse-graining-harmless-for-the-loss",
         correction="They part as soon as they move; it is the loss that ends where it would.",
     ),
-    Claim(
+    claim(
         id="coarse-graining-less-than-data-order",
-        figure="coarse_graining",
         section="Assumption 2, Fig. 9",
         statement="Coarse-graining changes trajectories little, less than chance does.",
         quantity="distance of all queries and keys to the coarse-grained run at the end, over that "
@@ -46,9 +47,8 @@ CLAIMS: tuple[Claim, ...] = (
         accept=(-math.inf, 1.0),
         reason="A change of the algorithm is small if a change of nothing but chance is larger.",
     ),
-    Claim(
+    claim(
         id="coarse-graining-harmless-for-the-loss",
-        figure="coarse_graining",
         section="Assumption 2",
         statement="Coarse-graining the second moment of queries and keys does not harm training.",
         quantity="held-out loss with coarse-graining less that without, over the root mean square "

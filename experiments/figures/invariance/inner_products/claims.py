@@ -1,6 +1,7 @@
 """What the paper says of inner products with gradients of other steps, as rules."""
 
 import math
+from functools import partial
 
 import numpy as np
 import xarray as xr
@@ -29,10 +30,11 @@ def _mean_over_own(run: xr.Dataset) -> xr.DataArray:
     return late.cosine.mean(("step", "slice")) / late.own_share.mean(("step", "slice"))
 
 
+claim = partial(Claim, figure="inner_products")
+
 CLAIMS: tuple[Claim, ...] = (
-    Claim(
+    claim(
         id="inner-products-less-with-qk-norm",
-        figure="inner_products",
         section="App. G, Fig. 8",
         statement="⟨W_N, g_n⟩ is less negligible without qk-norm than with it.",
         quantity="root mean square cosine of W_N and g_n, all n, with qk-norm over without: median "
@@ -44,9 +46,8 @@ CLAIMS: tuple[Claim, ...] = (
         accept=(-math.inf, 0.5),
         reason="A factor of two is the least that a figure on a linear axis would show.",
     ),
-    Claim(
+    claim(
         id="inner-products-vanish-towards-the-end",
-        figure="inner_products",
         section="App. G, Fig. 8",
         statement="With qk-norm the inner product converges to 0 as n → N.",
         quantity=f"mean root mean square of ⟨W_N, g_n⟩ over the last {LAST_STEPS} steps, over that "
@@ -58,9 +59,8 @@ CLAIMS: tuple[Claim, ...] = (
         corrected_by="inner-products-less-with-qk-norm",
         correction="It does as 1-γ^(N-n) does: within the last few times 1/(1-γ) steps alone.",
     ),
-    Claim(
+    claim(
         id="assumption-1-chance",
-        figure="inner_products",
         section="Assumption 1",
         statement="Inner products with gradients of earlier steps are negligible under qk-norm.",
         quantity="root mean square cosine of W_N and g_n over 1/√entries, with qk-norm: median "
@@ -73,9 +73,8 @@ CLAIMS: tuple[Claim, ...] = (
         "gradients of neighbouring steps share.",
         correction="They are not chance: W_N has moved against g_n itself, by momentum.",
     ),
-    Claim(
+    claim(
         id="inner-products-are-momentums",
-        figure="inner_products",
         section="Assumption 1",
         statement="⟨W_N, g_n⟩ is negative on average, by what g_n itself has put into W_N: "
         "-η(1-γ^(N-n))⟨g_n, g_n/√v_n⟩.",
@@ -88,9 +87,8 @@ CLAIMS: tuple[Claim, ...] = (
         correction="Negative they are, and just so near the end, where gradients of other steps "
         "have had no time; further back correlated gradients take a part of it back.",
     ),
-    Claim(
+    claim(
         id="lemma-2-orthogonal-gradients",
-        figure="inner_products",
         section="Lemma 2",
         statement="A scale-invariant weight is orthogonal to its own gradient.",
         quantity="largest |cosine| of W_n and g_n over steps and slices, with a vanishing ε of "
@@ -100,9 +98,8 @@ CLAIMS: tuple[Claim, ...] = (
         reason="float32 keeps seven digits and a backward pass loses two or three of them; without "
         "the lemma cosines are some hundredths.",
     ),
-    Claim(
+    claim(
         id="radial-term-negligible",
-        figure="inner_products",
         section="Theorem 2, App. J",
         statement="By Assumption 1 the radial term -2⟨W, u⟩ may be dropped beside η‖u‖².",
         quantity="|2⟨W_n, u_n⟩| over η‖u_n‖², with qk-norm: median over slices and steps, then "

@@ -1,6 +1,8 @@
 """What the paper says of ‖W‖² for scale-invariant weights, as rules."""
 
 import math
+from functools import partial
+from typing import Any
 
 import xarray as xr
 
@@ -33,10 +35,24 @@ def _on_the_flow(run: xr.Dataset, form: str, lowest: float, highest: float) -> E
     return every_median(chosen.flow_growth.sel(form=form).median("flow_slice"))
 
 
+claim = partial(Claim, figure="norm_dynamics")
+
+
+def on_the_flow(form: str, lowest: float, highest: float, which: str, **words: Any) -> Claim:
+    """A claim about a form's prediction of the flow at every γ from `lowest` to `highest`."""
+    return claim(
+        section="App. I, J",
+        quantity=f"predicted over true ‖W‖² - ‖W_0‖² at the flow's end, γ {which}: median over "
+        "slices, then over seeds at each γ, ends of any γ's interval; decided if every slice grew "
+        "by 5%",
+        statistic=lambda run: _on_the_flow(run, form, lowest, highest),
+        **words,
+    )
+
+
 CLAIMS: tuple[Claim, ...] = (
-    Claim(
+    claim(
         id="theorem-2-predicts-the-norm",
-        figure="norm_dynamics",
         section="Theorem 2, Fig. 5",
         statement="Theorem 2 is accurate to the true trajectory of ‖W‖².",
         quantity=f"Theorem 2's ‖W‖² over the true one after {PAPER_STEPS} steps, λ = 0: median "
@@ -49,9 +65,8 @@ CLAIMS: tuple[Claim, ...] = (
         corrected_by="full-form-predicts-the-norm-with-decay",
         correction="Multiply the growth by (1+γ)/(1-γ), or keep -2⟨W,u⟩.",
     ),
-    Claim(
+    claim(
         id="theorem-2-predicts-the-growth",
-        figure="norm_dynamics",
         section="Theorem 2, Fig. 5",
         statement="‖W‖² moves away from ‖W_0‖² as Theorem 2 says.",
         quantity=f"Theorem 2's ‖W‖² - ‖W_0‖² over the true one after {PAPER_STEPS} steps, λ = 0: "
@@ -63,9 +78,8 @@ CLAIMS: tuple[Claim, ...] = (
         correction="For gradients that are noise -2⟨W,u⟩ is 2γ/(1-γ) times what the theorem keeps, "
         "18 at γ = 0.9, and the growth (1+γ)/(1-γ) times the theorem's, 19.",
     ),
-    Claim(
+    claim(
         id="growth-has-the-momentum-factor",
-        figure="norm_dynamics",
         section="Theorem 2",
         statement="‖W‖² grows (1+γ)/(1-γ) times as much as Theorem 2 says, for γ up to 0.9.",
         quantity="true growth over Theorem 2's times (1+γ)/(1-γ) at the last step, λ = 0, γ ≤ 0.9: "
@@ -76,9 +90,8 @@ CLAIMS: tuple[Claim, ...] = (
         accept=(0.85, 1.15),
         reason="Gradients of training are noise but for some correlation: a seventh is left to it.",
     ),
-    Claim(
+    claim(
         id="full-form-predicts-the-norm-with-decay",
-        figure="norm_dynamics",
         section="App. I",
         statement="With f = η‖u‖² - 2⟨W,u⟩ the prediction agrees with the true ‖W‖².",
         quantity="the full form's ‖W‖² over the true one at the last step, λ > 0: median over "
@@ -88,9 +101,8 @@ CLAIMS: tuple[Claim, ...] = (
         reason="It drops terms of order λη, 0.003 here; at λ = 0 it is an identity of the discrete "
         "step and would prove nothing.",
     ),
-    Claim(
+    claim(
         id="theorem-2-on-the-flow",
-        figure="norm_dynamics",
         section="Theorem 2",
         statement="Theorem 2 holds for the differential equation that it is derived from.",
         quantity="Theorem 2's growth over the flow's at the end, γ ≥ 0.5: median over slices, then "
@@ -101,63 +113,41 @@ CLAIMS: tuple[Claim, ...] = (
         corrected_by="flow-velocity-form",
         correction="⟨W,u⟩ is not second order once u averages gradients of other steps.",
     ),
-    *(
-        Claim(
-            id=f"flow-{name}",
-            figure="norm_dynamics",
-            section="App. I, J",
-            statement=statement,
-            quantity=f"predicted over true ‖W‖² - ‖W_0‖² at the flow's end, γ {which}: median over "
-            "slices, then over seeds at each γ, ends of any γ's interval; decided if every slice "
-            "grew by 5%",
-            statistic=lambda run, form=form, lowest=lowest, highest=highest: _on_the_flow(
-                run, form, lowest, highest
-            ),
-            accept=accept,
-            reason=reason,
-            corrected_by="flow-velocity-form" if correction else "",
-            correction=correction,
-        )
-        for name, form, lowest, highest, which, accept, statement, reason, correction in (
-            (
-                "full-form-large-momentum",
-                "full",
-                0.8,
-                1.0,
-                "≥ 0.8",
-                (0.99, 1.01),
-                "On the flow the full form holds for γ of 0.8 and more.",
-                "Noise that is held for a step leaves 0.9% at γ = 0.8, the solver less.",
-                "",
-            ),
-            (
-                "full-form-small-momentum",
-                "full",
-                0.0,
-                0.5,
-                "≤ 0.5",
-                (0.95, 1.05),
-                "‖dW/dt‖² = ‖u‖² + O(η), so the full form holds on the flow for small γ too.",
-                "The tolerance of the form with ‖dW/dt‖² itself.",
-                "With minibatches held for a step d²W/dt² is O(1/η): keep ‖dW/dt‖².",
-            ),
-            (
-                "velocity-form",
-                "velocity",
-                0.0,
-                1.0,
-                "≥ 0.01",
-                (0.95, 1.05),
-                "On the flow η‖dW/dt‖² - 2⟨W,u⟩ gives the growth of ‖W‖² at every γ.",
-                "It drops η/2 times the second derivative of ‖W‖² alone.",
-                "",
-            ),
-        )
+    on_the_flow(
+        "full",
+        0.8,
+        1.0,
+        "≥ 0.8",
+        id="flow-full-form-large-momentum",
+        statement="On the flow the full form holds for γ of 0.8 and more.",
+        accept=(0.99, 1.01),
+        reason="Noise that is held for a step leaves 0.9% at γ = 0.8, the solver less.",
+    ),
+    on_the_flow(
+        "full",
+        0.0,
+        0.5,
+        "≤ 0.5",
+        id="flow-full-form-small-momentum",
+        statement="‖dW/dt‖² = ‖u‖² + O(η), so the full form holds on the flow for small γ too.",
+        accept=(0.95, 1.05),
+        reason="The tolerance of the form with ‖dW/dt‖² itself.",
+        corrected_by="flow-velocity-form",
+        correction="With minibatches held for a step d²W/dt² is O(1/η): keep ‖dW/dt‖².",
+    ),
+    on_the_flow(
+        "velocity",
+        0.0,
+        1.0,
+        "≥ 0.01",
+        id="flow-velocity-form",
+        statement="On the flow η‖dW/dt‖² - 2⟨W,u⟩ gives the growth of ‖W‖² at every γ.",
+        accept=(0.95, 1.05),
+        reason="It drops η/2 times the second derivative of ‖W‖² alone.",
     ),
     *(
-        Claim(
+        claim(
             id=f"norm-is-a-moving-average-{name}",
-            figure="norm_dynamics",
             section="§4.2, App. J",
             statement=f"‖W‖² is a moving average of ‖u‖², here at {which}.",
             quantity="how much of a difference in ‖W_0‖² is left in ‖W‖² at the last step: median "

@@ -1,6 +1,7 @@
 """What the paper says of 2-Adam as Adam with a normalisation layer, as rules."""
 
 import math
+from functools import partial
 
 import xarray as xr
 
@@ -32,11 +33,12 @@ def _beyond_half(run: xr.Dataset, arm: str, decay: int) -> Estimate:
     return median(beyond.values)
 
 
+claim = partial(Claim, figure="two_adam_analogy")
+
 CLAIMS: tuple[Claim, ...] = (
     *(
-        Claim(
+        claim(
             id=f"norm-scales-like-the-second-stage-{name}",
-            figure="two_adam_analogy",
             section="§4.2",
             statement="u/‖W‖ is u with a second adaptive normalisation, γ₂ = 0 and "
             f"β₂ = 1/(1+2λη), here at {which}.",
@@ -61,9 +63,8 @@ CLAIMS: tuple[Claim, ...] = (
             ),
         )
     ),
-    Claim(
+    claim(
         id="norm-is-the-root-of-the-average",
-        figure="two_adam_analogy",
         section="Theorem 2, App. J",
         statement="‖W‖² is η/(2λ) times the moving average of ‖u‖² with decay 1/(1+2λη).",
         quantity="‖W‖² over that average in the last tenth of the run, λ > 0: median over slices, "
@@ -74,9 +75,8 @@ CLAIMS: tuple[Claim, ...] = (
         corrected_by="norm-is-the-root-of-the-corrected-average",
         correction="It is (1+γ)/(1-γ) times as large: another constant, the same stage.",
     ),
-    Claim(
+    claim(
         id="norm-is-the-root-of-the-corrected-average",
-        figure="two_adam_analogy",
         section="Theorem 2, App. J",
         statement="‖W‖² is (1+γ)/(1-γ) η/(2λ) times the moving average of ‖u‖².",
         quantity="‖W‖² over (1+γ)/(1-γ) times the average in the last tenth of the run, λ > 0: "
@@ -87,9 +87,8 @@ CLAIMS: tuple[Claim, ...] = (
         accept=(0.85, 1.15),
         reason="The tolerance that the factor is given in norm_dynamics.",
     ),
-    Claim(
+    claim(
         id="elementwise-stage-keeps-the-direction",
-        figure="two_adam_analogy",
         section="Assumption 2",
         statement="2-Adam's second stage, elementwise, does to u what dividing by ‖W‖ does.",
         quantity="cosine of u and the elementwise second stage's output in the second half of the "
@@ -99,12 +98,11 @@ CLAIMS: tuple[Claim, ...] = (
         reason="Division by a number keeps the direction; 0.95 is within 18 degrees of it.",
     ),
     *(
-        claim
+        row
         for name, place, which in (("with-decay", 1, "λ > 0"), ("without-decay", 0, "λ = 0"))
-        for claim in (
-            Claim(
+        for row in (
+            claim(
                 id=f"normalisation-layer-helps-{name}",
-                figure="two_adam_analogy",
                 section="§4.1",
                 statement=f"A normalisation layer on queries and keys helps training; {which}.",
                 quantity="held-out loss of Adam without less that with qk-norm, nats per token, "
@@ -114,9 +112,8 @@ CLAIMS: tuple[Claim, ...] = (
                 reason="It helps if the loss is lower.",
             ),
             *(
-                Claim(
+                claim(
                     id=f"{arm.replace('_', '-')}-recovers-half-{name}",
-                    figure="two_adam_analogy",
                     section="§4.3",
                     statement=f"{label}, γ₂ = 0, captures explicitly what the layer does "
                     f"implicitly; {which}.",

@@ -6,6 +6,7 @@ to there. An end of the decays' box opens nothing: it is what was searched, and 
 """
 
 import math
+from functools import partial
 
 import xarray as xr
 
@@ -52,10 +53,11 @@ def _over_inverse_exp(run: xr.Dataset) -> Estimate:
 INVERSE_EXP = "inverse_exp"
 FOUND = "that of the 2-Adam that the search found"
 
+claim = partial(Claim, figure="decay_search")
+
 CLAIMS: tuple[Claim, ...] = (
-    Claim(
+    claim(
         id="searched-decays-beat-adamw-on-text",
-        figure="decay_search",
         section="§4.3",
         statement="There are decays of each stage with which 2-Adam outperforms Adam, here AdamW "
         "tuned with as many runs over its own decays and learning rate, on text.",
@@ -67,9 +69,8 @@ CLAIMS: tuple[Claim, ...] = (
         correction="The best that the search found is worse than AdamW on seeds that chose "
         "neither.",
     ),
-    Claim(
+    claim(
         id="searched-decays-beat-adamw-on-images",
-        figure="decay_search",
         section="§4.3",
         statement="Decays found on text let 2-Adam outperform tuned AdamW on images too, both with "
         "the learning rate alone tuned again.",
@@ -80,9 +81,8 @@ CLAIMS: tuple[Claim, ...] = (
         "how much is for the first task to say.",
         correction="Elsewhere they are worse than AdamW's, which were found in the same way.",
     ),
-    Claim(
+    claim(
         id="more-natural-strategy-exists",
-        figure="decay_search",
         section="§4.3",
         statement="There may be a more natural hyperparameter strategy than the paper's five: "
         "decays that none of them gives are better.",
@@ -93,9 +93,8 @@ CLAIMS: tuple[Claim, ...] = (
         reason="A better strategy has a lower loss.",
         correction="One of the paper's strategies does better than the best that the search found.",
     ),
-    Claim(
+    claim(
         id="inverse-exp-is-near-the-optimum",
-        figure="decay_search",
         section="§4.3",
         statement="The inverse-exp strategy, the paper's best, is near the best that decays of "
         "each stage can do.",

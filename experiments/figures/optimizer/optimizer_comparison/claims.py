@@ -7,6 +7,7 @@ than measured: the gain's interval is open to that side.
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import xarray as xr
@@ -18,7 +19,6 @@ from experiments.training.contenders import ADAMW
 from experiments.training.tuning import lowest
 from kadam_jax import STRATEGIES
 
-FIGURE = "optimizer_comparison"
 RIVALS = (ADAMW, "nadamw", "rmsprop", "lion", "muon", "schedule_free_adamw")
 RECOMMENDED = "inverse_exp_2"
 """2-Adam under the strategy that the paper recommends."""
@@ -77,10 +77,11 @@ def _largest_gain(run: xr.Dataset) -> Estimate:
     )
 
 
+claim = partial(Claim, figure="optimizer_comparison")
+
 CLAIMS: tuple[Claim, ...] = (
-    Claim(
+    claim(
         id="tuned-kadam-beats-tuned-adamw",
-        figure=FIGURE,
         section="§4.3",
         statement="k-Adam, its k, strategy and learning rate tuned on validation, outperforms "
         "AdamW that was tuned with as many runs.",
@@ -92,9 +93,8 @@ CLAIMS: tuple[Claim, ...] = (
         correction="AdamW does as well, to a hundredth of a nat, or better once its decays and its "
         "weight decay are tuned with as many runs as k-Adam's k and strategy.",
     ),
-    Claim(
+    claim(
         id="two-adam-beats-tuned-adamw",
-        figure=FIGURE,
         section="§4.3, App. P",
         statement="2-Adam with the inverse-exp strategy outperforms AdamW, here with the learning "
         "rate tuned, against AdamW tuned with all of k-Adam's runs.",
@@ -107,9 +107,8 @@ CLAIMS: tuple[Claim, ...] = (
         correction="AdamW tuned over its decays and weight decay does as well, to a hundredth of a "
         "nat, or better.",
     ),
-    Claim(
+    claim(
         id="two-adam-is-the-best-kadam",
-        figure=FIGURE,
         section="§4.3, App. P",
         statement="Of k-Adam's strategies at k = 2 and 3, inverse exp at k = 2 performs best, with "
         "warm-up and cosine and each learning rate tuned.",
@@ -121,9 +120,8 @@ CLAIMS: tuple[Claim, ...] = (
         "nothing is gained by choosing what is worse.",
         correction="Another strategy or k does better once each learning rate is tuned.",
     ),
-    Claim(
+    claim(
         id="tuned-kadam-beats-the-best-rival",
-        figure=FIGURE,
         section="§4.3",
         statement="Tuned k-Adam outperforms the best of AdamW, NAdamW, RMSprop, Lion, Muon and "
         "Schedule-free AdamW, each tuned with as many runs.",
@@ -135,9 +133,8 @@ CLAIMS: tuple[Claim, ...] = (
         correction="The paper compares with Adam alone; another optimizer that was there before "
         "does as well, to a hundredth of a nat, or better.",
     ),
-    Claim(
+    claim(
         id="some-kadam-beats-tuned-adamw",
-        figure=FIGURE,
         section="§4.3",
         statement="k-Adam outperforms AdamW at some k > 1 and strategy, AdamW tuned with all of "
         "k-Adam's runs.",

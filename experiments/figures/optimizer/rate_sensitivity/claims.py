@@ -4,6 +4,7 @@ An interval is open to the side where an optimum or a basin may lie beyond its g
 """
 
 import math
+from functools import partial
 
 import numpy as np
 import xarray as xr
@@ -64,10 +65,11 @@ def _ratio_over(run: xr.Dataset, predicted: str) -> Estimate:
     return Estimate(middle, low, high, sum(e.n for e in each))
 
 
+claim = partial(Claim, figure="rate_sensitivity")
+
 CLAIMS: tuple[Claim, ...] = (
-    Claim(
+    claim(
         id="two-adam-takes-adamws-learning-rate",
-        figure="rate_sensitivity",
         section="App. H",
         statement="2-Adam can be compared, and so used, at AdamW's learning rates: the paper "
         "sweeps every k and strategy over the same ones.",
@@ -80,9 +82,8 @@ CLAIMS: tuple[Claim, ...] = (
         correction="It loses more than a basin's tolerance there: a run is to be tuned again, or "
         "started from AdamW's rate times the ratio that the figure states.",
     ),
-    Claim(
+    claim(
         id="two-adam-is-no-more-sensitive",
-        figure="rate_sensitivity",
         section="§4.3",
         statement="With stronger stability guarantees 2-Adam is no more sensitive to its learning "
         "rate than Adam.",
@@ -95,9 +96,8 @@ CLAIMS: tuple[Claim, ...] = (
         "bound on updates, which is Adam's own with other decays, says nothing about learning "
         "rates.",
     ),
-    Claim(
+    claim(
         id="update-size-predicts-the-rate",
-        figure="rate_sensitivity",
         section="not in the paper",
         statement="How large updates are on noise predicts 2-Adam's learning rate from AdamW's, "
         "for every strategy.",
@@ -111,9 +111,8 @@ CLAIMS: tuple[Claim, ...] = (
         correction="Momentum spreads a gradient over many updates: the size of one of them does "
         "not say how far they carry together.",
     ),
-    Claim(
+    claim(
         id="displacement-predicts-the-rate",
-        figure="rate_sensitivity",
         section="not in the paper",
         statement="How far updates carry on noise predicts 2-Adam's learning rate from AdamW's, "
         "for every strategy.",
@@ -127,9 +126,8 @@ CLAIMS: tuple[Claim, ...] = (
         correction="The gradients of training are not noise around a slow average, or what limits "
         "the learning rate is not how far updates carry.",
     ),
-    Claim(
+    claim(
         id="switching-to-two-adam-gains",
-        figure="rate_sensitivity",
         section="§4.3, App. P",
         statement="An AdamW run that works is improved by 2-Adam once its learning rate is scaled.",
         quantity="test loss of 2-Adam, inverse exp, at AdamW's best learning rate times the ratio "

@@ -1,14 +1,16 @@
 """What the paper says of updates on B₀ and along a normal curve inside B₊, as rules."""
 
 import math
+from functools import partial
 
 from experiments.core.claims import Claim
 from experiments.core.stats import every_median, exact
 
+claim = partial(Claim, figure="bounded_updates")
+
 CLAIMS: tuple[Claim, ...] = (
-    Claim(
+    claim(
         id="bounded-on-b-zero",
-        figure="bounded_updates",
         section="App. E",
         statement="On B₀ the max-update is bounded as in B₊, it does not grow like √n.",
         quantity="exponent p of ‖uₙ‖∞ ∝ n^p from n = 100 to the end: median over "
@@ -19,9 +21,8 @@ CLAIMS: tuple[Claim, ...] = (
         correction="Not because C = 0 is a matter of precision: on B₀ the exact supremum tends to "
         "1/√(1-β), it is finite there and continuous through B₀.",
     ),
-    Claim(
+    claim(
         id="exact-bound-on-b-zero",
-        figure="bounded_updates",
         section="App. E",
         statement="On B₀ updates stay below the exact supremum, a constant, 1/√(1-β), for large n.",
         quantity="largest ‖uₙ‖∞ over the exact bound on B₀, all members and steps",
@@ -29,9 +30,8 @@ CLAIMS: tuple[Claim, ...] = (
         accept=(-math.inf, 1 + 1e-5),
         reason="No gradients can exceed a supremum but for the rounding of float32.",
     ),
-    Claim(
+    claim(
         id="square-root-bound-on-b-zero",
-        figure="bounded_updates",
         section="App. E, Theorem 1",
         statement="On B₀ Theorem 1's bound, with its √n, is not violated.",
         quantity="largest ‖uₙ‖∞ over the √n form of Theorem 1 on B₀, all members, n ≥ 1 (at n = 0 "
@@ -43,9 +43,8 @@ CLAIMS: tuple[Claim, ...] = (
         correction="The √n form holds for continuous time. In the first steps it lies below what "
         "gradients can reach, and below what they do; the exact supremum holds from n = 0.",
     ),
-    Claim(
+    claim(
         id="theorem-1-inside-b-plus",
-        figure="bounded_updates",
         section="App. L",
         statement="In B₊ the predicted bounds are satisfied.",
         quantity="largest ‖uₙ‖∞ over Theorem 1's bound along the normal curve inside B₊, all "

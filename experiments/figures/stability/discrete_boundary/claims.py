@@ -1,15 +1,17 @@
 """What the paper says of updates between the two boundaries, as rules."""
 
 import math
+from functools import partial
 
 from experiments.core.claims import Claim
 from experiments.core.stats import exact, median_over_seeds
 from experiments.figures.stability.max_updates import DISAGREE
 
+claim = partial(Claim, figure="discrete_boundary")
+
 CLAIMS: tuple[Claim, ...] = (
-    Claim(
+    claim(
         id="exact-bound-holds-between-the-boundaries",
-        figure="discrete_boundary",
         section="Theorem 1",
         statement="Where C < 0 but γ² < β real training stays below the exact bound, a constant.",
         quantity="largest ‖uₙ‖∞ over the exact bound where the theories disagree",
@@ -20,9 +22,8 @@ CLAIMS: tuple[Claim, ...] = (
         accept=(-math.inf, 1 + 1e-5),
         reason="No gradients can exceed a supremum but for the rounding of float32.",
     ),
-    Claim(
+    claim(
         id="growth-between-the-boundaries",
-        figure="discrete_boundary",
         section="§3.2",
         statement="B₋ exhibits exponential growth at the rate |C|/2, also where γ² < β.",
         quantity="slope of ln ‖uₙ‖∞ over |C|/2 in the second half of training where the theories "
@@ -35,9 +36,8 @@ CLAIMS: tuple[Claim, ...] = (
         corrected_by="exact-bound-holds-between-the-boundaries",
         correction="There nothing grows: the boundary of the discrete algorithm is γ² = β.",
     ),
-    Claim(
+    claim(
         id="worst-case-attains-exact-bound",
-        figure="discrete_boundary",
         section="App. D",
         statement="The exact bound is attained, by gradients g_j = (γ/β)^(N-1-j).",
         quantity="largest relative difference of their last update, through the real optimizer in "
@@ -46,9 +46,8 @@ CLAIMS: tuple[Claim, ...] = (
         accept=(0.0, 1e-6),
         reason="A supremum that is attained has no other difference than rounding.",
     ),
-    Claim(
+    claim(
         id="worst-case-grows-beyond-the-exact-boundary-alone",
-        figure="discrete_boundary",
         section="Theorem 1",
         statement="The worst case grows with its length where γ² > β, and only there.",
         quantity="share of the points where doubling the length multiplies the worst case, without "

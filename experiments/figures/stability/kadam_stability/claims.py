@@ -1,6 +1,7 @@
 """What the paper says of the stability of k-Adam beside Adam's, as rules."""
 
 import math
+from functools import partial
 
 from experiments.core.claims import Claim
 from experiments.core.stats import exact, median, median_over_seeds
@@ -14,10 +15,11 @@ def _decades_less(run, k: int):
     return run.log10_largest.sel(k=1) - run.log10_largest.sel(k=k)
 
 
+claim = partial(Claim, figure="kadam_stability")
+
 CLAIMS: tuple[Claim, ...] = (
-    Claim(
+    claim(
         id="kadam-within-last-stages-bound",
-        figure="kadam_stability",
         section="§4.3, Theorem 3",
         statement="Adam's bound holds identically for k-Adam: with the last stage's decays.",
         quantity="largest ‖uₙ‖∞ over the exact bound of the last stage, k = 1, 2, 3, all members "
@@ -26,9 +28,8 @@ CLAIMS: tuple[Claim, ...] = (
         accept=(-math.inf, 1 + 1e-5),
         reason="A supremum over all inputs of a stage has no exceptions but for rounding.",
     ),
-    Claim(
+    claim(
         id="kadam-within-theorem-3",
-        figure="kadam_stability",
         section="§4.3, Theorem 3",
         statement="The max-update of k-Adam stays below Theorem 3's bound, in B₊ and in B₋.",
         quantity="largest ‖uₙ‖∞ over Theorem 3's bound, k = 2, 3, all members and steps",
@@ -38,9 +39,8 @@ CLAIMS: tuple[Claim, ...] = (
         accept=(-math.inf, 1 + 1e-5),
         reason="A bound has no exceptions but for the rounding of float32.",
     ),
-    Claim(
+    claim(
         id="two-adam-guarantee-is-stronger",
-        figure="kadam_stability",
         section="§4.3",
         statement="Theorem 3 places stronger stability guarantees on 2-Adam than on Adam.",
         quantity="largest update that constructed gradients drive 2-Adam to, over Adam's supremum "
@@ -55,9 +55,8 @@ CLAIMS: tuple[Claim, ...] = (
         "stage's decays, beyond the boundary at the same exponential rate.",
     ),
     *(
-        Claim(
+        claim(
             id=f"{word.lower()}-more-stable-in-b-minus",
-            figure="kadam_stability",
             section="§4.3",
             statement=f"{word} exhibits more stable updates than Adam, each stage with Adam's own "
             "decays in B₋.",
@@ -74,9 +73,8 @@ CLAIMS: tuple[Claim, ...] = (
         for k, word in WORDS.items()
     ),
     *(
-        Claim(
+        claim(
             id=f"{word.lower()}-more-stable-in-b-plus",
-            figure="kadam_stability",
             section="§4.3",
             statement=f"{word} exhibits more stable updates than Adam, each stage with Adam's own "
             "decays in B₊.",
@@ -92,9 +90,8 @@ CLAIMS: tuple[Claim, ...] = (
         for k, word in WORDS.items()
     ),
     *(
-        Claim(
+        claim(
             id=f"{word.lower()}-stable-with-dead-gradients",
-            figure="kadam_stability",
             section="§4.3",
             statement=f"With dead gradients in B₋ {word}'s updates do not grow as Adam's do.",
             quantity=f"slope of ln ‖uₙ‖∞ of {word} over the second half of a run whose gradients "

@@ -1,6 +1,7 @@
 """What the paper says of updates along a normal curve, as rules."""
 
 import math
+from functools import partial
 
 import xarray as xr
 
@@ -16,10 +17,11 @@ def _place_between_rates(run: xr.Dataset) -> xr.DataArray:
     return (fast.slope.sel(window="late") - exact_rate) / (half_C - exact_rate)
 
 
+claim = partial(Claim, figure="max_update")
+
 CLAIMS: tuple[Claim, ...] = (
-    Claim(
+    claim(
         id="updates-within-exact-bound",
-        figure="max_update",
         section="§3.2",
         statement="The max-update stays below its theoretical bound, in B₊ and in B₋.",
         quantity="largest ‖uₙ‖∞ over the exact bound, all members and steps",
@@ -27,9 +29,8 @@ CLAIMS: tuple[Claim, ...] = (
         accept=(-math.inf, 1 + 1e-5),
         reason="No gradients can exceed a supremum but for the rounding of float32.",
     ),
-    Claim(
+    claim(
         id="updates-within-theorem-1",
-        figure="max_update",
         section="§3.2, Theorem 1",
         statement="The max-update stays below Theorem 1's bound, in B₊ and in B₋.",
         quantity="largest ‖uₙ‖∞ over Theorem 1's bound, all members and steps",
@@ -37,9 +38,8 @@ CLAIMS: tuple[Claim, ...] = (
         accept=(-math.inf, 1 + 1e-5),
         reason="A bound has no exceptions but for the rounding of float32.",
     ),
-    Claim(
+    claim(
         id="bounded-in-b-plus",
-        figure="max_update",
         section="§3.2, App. L",
         statement="Updates are well-behaved and bounded in B₊.",
         quantity="largest ‖uₙ‖∞ where C > 0, learning rates",
@@ -47,9 +47,8 @@ CLAIMS: tuple[Claim, ...] = (
         accept=(-math.inf, 3.5),
         reason="Less than half of 7.5, the limit of Theorem 1's bound at the usual (β, γ).",
     ),
-    Claim(
+    claim(
         id="grows-in-b-minus",
-        figure="max_update",
         section="§3.2",
         statement="Updates grow exponentially in B₋.",
         quantity=f"largest ‖uₙ‖∞ where C ≤ {GROWING}, of the member where it is smallest, "
@@ -60,9 +59,8 @@ CLAIMS: tuple[Claim, ...] = (
         accept=(10.0, math.inf),
         reason="About three times what B₊ may reach.",
     ),
-    Claim(
+    claim(
         id="early-slope-is-exact-rate",
-        figure="max_update",
         section="§3.2",
         statement="In B₋ ln ‖uₙ‖∞ grows at the predicted rate, here ln(γ/√β).",
         quantity=f"slope for 200 ≤ n ≤ 400 over ln(γ/√β) at the points with C ≤ {FAST}: median "
@@ -76,9 +74,8 @@ CLAIMS: tuple[Claim, ...] = (
         reason="A tenth at every point: at n = 200 gradients are still dying out.",
     ),
     *(
-        Claim(
+        claim(
             id=f"slope-proportional-to-{name}",
-            figure="max_update",
             section="§3.2",
             statement=f"In B₋ the slope of ln ‖uₙ‖∞ is proportional to {symbol}.",
             quantity=f"coefficient of the line through median slopes, 200 ≤ n ≤ 400, against "
@@ -95,9 +92,8 @@ CLAIMS: tuple[Claim, ...] = (
             ("exact-rate", "exact", "ln(γ/√β)"),
         )
     ),
-    Claim(
+    claim(
         id="late-slope-is-half-c",
-        figure="max_update",
         section="§3.2",
         statement="At n = 1000 the slope is |C|/2 in B₋, in near-perfect agreement.",
         quantity=f"(slope - ln(γ/√β)) / (|C|/2 - ln(γ/√β)) for 950 ≤ n ≤ 1050 where C ≤ {FAST}: 1 "
@@ -108,9 +104,8 @@ CLAIMS: tuple[Claim, ...] = (
         corrected_by="early-slope-is-exact-rate",
         correction="The slope is ln(γ/√β), three in a hundred less than |C|/2 on this curve.",
     ),
-    Claim(
+    claim(
         id="growth-starts-at-the-boundary",
-        figure="max_update",
         section="§3.2",
         statement="Exponential growth occurs almost immediately after entering B₋.",
         quantity=f"slope for 200 ≤ n ≤ 400 over ln(γ/√β) where {JUST_BELOW} ≤ C < 0: median over "
@@ -125,9 +120,8 @@ CLAIMS: tuple[Claim, ...] = (
         corrected_by="grows-in-b-minus",
         correction="Just below the boundary growth starts, gradients then revive and it ends.",
     ),
-    Claim(
+    claim(
         id="larger-eps-stops-growth",
-        figure="max_update",
         section="Algorithm 1",
         statement="ε is 1e-30 by default; not every ε shows the growth: 1e-8 ends it.",
         quantity="slope of ln ‖uₙ‖∞ for 950 ≤ n ≤ 1050 with the larger ε, 1/step: median over "
@@ -136,9 +130,8 @@ CLAIMS: tuple[Claim, ...] = (
         accept=(-math.inf, 0.0),
         reason="Growth has ended where the slope is not positive.",
     ),
-    Claim(
+    claim(
         id="float32-v-jumps",
-        figure="max_update",
         section="§3.2",
         statement="A second moment kept in float32 underflows and makes updates jump.",
         quantity="largest ‖uₙ‖∞ over the exact bound, in decades, with optax.scale_by_adam: median "

@@ -1,6 +1,7 @@
 """What the paper says of test losses along normal curves, as rules."""
 
 import math
+from functools import partial
 
 from experiments.core.claims import Claim
 from experiments.core.stats import median
@@ -12,13 +13,13 @@ SAME, WORSE = 0.1, 0.1
 CURVES = {0.999: "§3.3", 0.95: "App. M"}
 """β of the point with γ = 0.9 that a curve goes through, and where the paper has it."""
 
+claim = partial(Claim, figure="normal_curves")
 CLAIMS: tuple[Claim, ...] = tuple(
-    claim
+    row
     for b2, section in CURVES.items()
-    for claim in (
-        Claim(
+    for row in (
+        claim(
             id=f"larger-c-generalises-faster-{b2}",
-            figure="normal_curves",
             section=section,
             statement=f"Along the normal curve through ({b2}, 0.9) larger values of C display "
             "faster generalization.",
@@ -30,9 +31,8 @@ CLAIMS: tuple[Claim, ...] = tuple(
             accept=(-math.inf, CHANCE),
             reason="Beyond what one order of a dozen points reaches by chance.",
         ),
-        Claim(
+        claim(
             id=f"largest-c-generalises-fastest-{b2}",
-            figure="normal_curves",
             section=section,
             statement=f"The point with the largest C generalizes the fastest along the normal "
             f"curve through ({b2}, 0.9).",
@@ -44,9 +44,8 @@ CLAIMS: tuple[Claim, ...] = tuple(
             accept=(-math.inf, 0.0),
             reason="The fastest is not above another.",
         ),
-        Claim(
+        claim(
             id=f"equal-after-long-training-{b2}",
-            figure="normal_curves",
             section=section,
             statement="After sufficient training all points in B₊ achieve roughly the same test "
             f"loss (normal curve through ({b2}, 0.9)).",
@@ -59,9 +58,8 @@ CLAIMS: tuple[Claim, ...] = tuple(
             reason="A tenth in perplexity between the best and the worst point.",
             minimum={"num_steps": 3000},  # sufficient is what the paper trained for
         ),
-        Claim(
+        claim(
             id=f"loss-rises-in-b-minus-{b2}",
-            figure="normal_curves",
             section=section,
             statement="The test loss exhibits a rapid increase after entering B₋ (normal curve "
             f"through ({b2}, 0.9)).",

@@ -1,12 +1,15 @@
 """What the paper says of the plane of (β, γ), as rules."""
 
+from functools import partial
+
 from experiments.core.claims import Claim
 from experiments.core.stats import exact, share
 
+claim = partial(Claim, figure="stability_plane")
+
 CLAIMS: tuple[Claim, ...] = (
-    Claim(
+    claim(
         id="beta-above-gamma",
-        figure="stability_plane",
         section="§3.1",
         statement="β > γ is sufficient for (β, γ) to lie in B₊.",
         quantity="share of the grid's points with β > γ that have C > 0",
@@ -14,9 +17,8 @@ CLAIMS: tuple[Claim, ...] = (
         accept=(1.0, 1.0),
         reason="A sufficient condition has no exceptions.",
     ),
-    Claim(
+    claim(
         id="stable-implies-exactly-stable",
-        figure="stability_plane",
         section="§3.1, Theorem 1",
         statement="(β, γ) in B₊ ensures bounded updates, of the discrete algorithm too.",
         quantity="share of the points with C > 0 where no gradient sequence makes updates grow",
@@ -24,9 +26,8 @@ CLAIMS: tuple[Claim, ...] = (
         accept=(1.0, 1.0),
         reason="β/γ² - 1 = C + (β-γ)²/(γ²β), so C > 0 must imply γ² < β at every point.",
     ),
-    Claim(
+    claim(
         id="unstable-implies-exactly-unstable",
-        figure="stability_plane",
         section="§3.1",
         statement="Outside B₊ updates can grow exponentially, at the rate |C|/2.",
         quantity="share of the points with C < 0 where some gradient sequence makes updates grow",
@@ -37,9 +38,8 @@ CLAIMS: tuple[Claim, ...] = (
         correction="The discrete algorithm's boundary is γ² = β: between C = 0 and γ² = β its "
         "updates are bounded although C < 0. Their rate is max(0, ln(γ/√β)), not |C|/2.",
     ),
-    Claim(
+    claim(
         id="monotone-along-normal-curves",
-        figure="stability_plane",
         section="§3.1",
         statement="C varies monotonically along a normal curve.",
         quantity="share of the steps along all normal curves, taken towards γ = 1, where C falls",
@@ -49,9 +49,8 @@ CLAIMS: tuple[Claim, ...] = (
         accept=(1.0, 1.0),
         reason="Monotone means every step.",
     ),
-    Claim(
+    claim(
         id="normal-curves-perpendicular",
-        figure="stability_plane",
         section="§3.1, App. F",
         statement="Normal curves γ = (k - 2β³)^(1/3) are perpendicular to the level curves of C.",
         quantity="largest angle between a chord of a normal curve and the gradient of C, degrees",

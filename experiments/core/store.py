@@ -151,6 +151,12 @@ def labelled(
     return dataset
 
 
+def file_sha256(path: Path) -> str:
+    """The hexadecimal SHA-256 of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def write_checked(path: Path, content: bytes) -> None:
     """Writes a file atomically, with the SHA-256 of its content after it.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from experiments.core.errors import Failed
 from experiments.core.run import progress
-from experiments.data.files import file_sha256
+from experiments.core.store import file_sha256
 
 BLOCK = 2**20
 ATTEMPTS = 3

@@ -1,6 +1,5 @@
-"""Files that a user names: where they are, whether they can be read, and what they hold."""
+"""Files that a user names: where they are, and whether they can be read."""
 
-import hashlib
 from pathlib import Path
 
 from experiments.core.errors import Failed
@@ -28,9 +27,3 @@ def check_regular(path: Path) -> None:
         raise Failed(
             f"{path} is not a file but a folder, a pipe, a device or a broken link; give a file"
         )
-
-
-def file_sha256(path: Path) -> str:
-    """The hexadecimal SHA-256 of a file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

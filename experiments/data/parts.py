@@ -16,8 +16,8 @@ from typing import BinaryIO
 import numpy as np
 
 from experiments.core.errors import Failed
+from experiments.core.store import file_sha256
 from experiments.data import HELDOUT
-from experiments.data.files import file_sha256
 from experiments.data.tokenizers import Tokenizer, whole_words
 
 BLOCK = 2**20

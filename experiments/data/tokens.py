@@ -17,8 +17,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from experiments.core.errors import Failed
-from experiments.core.store import atomic
-from experiments.data.files import file_sha256
+from experiments.core.store import atomic, file_sha256
 
 SIDECAR = "tokens.json"
 

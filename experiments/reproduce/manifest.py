@@ -1,12 +1,11 @@
 """What lies in a results folder, as one file to read, compare and copy along."""
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
 from experiments.core.errors import DamagedFile
-from experiments.core.store import atomic, read_dataset
+from experiments.core.store import atomic, file_sha256, read_dataset
 
 MANIFEST = "manifest.json"
 LISTED = (
@@ -61,14 +60,10 @@ def _text(folder: Path) -> str:
 
 def _entry(path: Path) -> dict[str, Any]:
     try:
-        attrs, content = read_dataset(path).attrs, path.read_bytes()
+        attrs, sha256 = read_dataset(path).attrs, file_sha256(path)
     except DamagedFile as error:
         return {"problem": str(error)}
     except FileNotFoundError:  # gone since it was found
         return {}
     listed = {name: attrs[name] for name in LISTED if name in attrs}
-    parts = json.loads(attrs.get("key_parts", "{}"))
-    return listed | {
-        "key_parts": parts,
-        "sha256": hashlib.sha256(content).hexdigest(),
-    }
+    return listed | {"key_parts": json.loads(attrs.get("key_parts", "{}")), "sha256": sha256}

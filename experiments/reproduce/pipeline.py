@@ -1,7 +1,6 @@
 """The steps of the commands: run a figure, draw it, find what is on disk."""
 
 import contextlib
-import hashlib
 import inspect
 import json
 import shlex
@@ -26,6 +25,7 @@ from experiments.core.store import (
     PROJECT,
     ChunkStore,
     check_writable,
+    file_sha256,
     last_change,
     provenance,
     read_dataset,
@@ -309,5 +309,4 @@ def code_of(folder: Path, project: Path = PROJECT) -> list[Path]:
 
 def code_digest(folder: Path, project: Path = PROJECT) -> str:
     """Of the contents of `code_of`."""
-    contents = (path.read_bytes() for path in code_of(folder, project))
-    return digest(*(hashlib.sha256(content).hexdigest() for content in contents))
+    return digest(*map(file_sha256, code_of(folder, project)))

@@ -6,7 +6,6 @@ FOLDER/STEP/run/      run.json: schema, configuration, data position, what each 
 FOLDER/scores.json    metrics by step, which come after a checkpoint, and their SHA-256
 """
 
-import hashlib
 import json
 import shutil
 import time
@@ -16,7 +15,7 @@ from pathlib import Path
 import orbax.checkpoint as ocp
 
 from experiments.core.errors import ConfigError, DamagedFile, say
-from experiments.core.store import read_checked, write_checked
+from experiments.core.store import file_sha256, read_checked, write_checked
 
 ARRAYS, RUN = ITEMS = ("arrays", "run")
 RUN_FILE = "run.json"
@@ -75,7 +74,7 @@ def damaged_file(path: Path, items: Sequence[str] = ITEMS) -> str | None:
         try:
             checksums = dict(json.loads((path / item / CHECKSUMS).read_bytes()))
             for name, checksum in checksums.items():
-                if _checksum(path / item / name) != checksum:
+                if file_sha256(path / item / name) != checksum:
                     return f"{item}/{name} is not what was written"
         except OSError as error:
             return f"{error.filename}: {error.strerror}"
@@ -122,10 +121,5 @@ def handlers() -> ocp.CheckpointHandlerRegistry:
 
 def _write_checksums(folder: Path) -> None:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    checksums = {path.relative_to(folder).as_posix(): _checksum(path) for path in files}
+    checksums = {path.relative_to(folder).as_posix(): file_sha256(path) for path in files}
     (folder / CHECKSUMS).write_text(json.dumps(checksums, indent=1))
-
-
-def _checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -234,7 +234,7 @@ def test_bad_usage_is_2_with_a_remedy_and_leaves_nothing(
 def test_every_number_of_a_figure_is_refused_where_it_is_none(name, capsys):
     smoke = figures.discover()[name].presets["smoke"]
     for field, value in flatten(smoke).items():
-        numbers = value if isinstance(value, tuple) else (value,)
+        numbers = value if isinstance(value, list) else [value]
         if not any(isinstance(number, float) for number in numbers):
             continue
         for spoilt in {("nan", *map(str, numbers[1:])), (*map(str, numbers[:-1]), "nan")}:

@@ -13,6 +13,7 @@ import math
 import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING
 from typing import Any, TypeVar
 
 import tyro
@@ -98,17 +99,14 @@ def override(config: ConfigT, assignments: Sequence[str], prog: str = "--set") -
         field, _, value = assignment.partition("=")
         arguments += [f"--{_checked_field(field, assignment)}", *_words(config, field, value)]
     parsed = _parse(config, arguments, prog)
-    changed, before = flatten(parsed), flatten(config)
-    for name, number in (
-        (name, number)
-        for name, value in changed.items()
-        if value != before[name]
-        for number in _numbers(value)
-    ):
-        if not math.isfinite(number):
-            raise ConfigError(f"{name}={_text(changed[name])}: give finite numbers")
-        if isinstance(number, int) and abs(number) >= LIMIT:
-            raise ConfigError(f"{name}={number}: give integers below 2^31, as JAX's indices are")
+    for name, (value, _) in changes(parsed, config).items():
+        for number in _numbers(value):
+            if not math.isfinite(number):
+                raise ConfigError(f"{name}={_text(value)}: give finite numbers")
+            if isinstance(number, int) and abs(number) >= LIMIT:
+                raise ConfigError(
+                    f"{name}={number}: give integers below 2^31, as JAX's indices are"
+                )
     return parsed
 
 
@@ -120,8 +118,8 @@ def _checked_field(field: str, assignment: str) -> str:
 
 
 def _numbers(value: Any) -> Iterator[float]:
-    """The numbers in a field's value, in tuples too."""
-    if isinstance(value, tuple | list):
+    """The numbers in a field's value, in lists too."""
+    if isinstance(value, list):
         for item in value:
             yield from _numbers(item)
     elif isinstance(value, int | float) and not isinstance(value, bool):
@@ -172,37 +170,61 @@ def _is_utf8(text: str) -> bool:
         return False
 
 
-def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
-    """Every field by its dotted name, nested dataclasses opened.
+def flatten(config: Any) -> dict[str, Any]:
+    """Every field by its dotted name, as JSON has it: nested ones are opened, tuples are lists.
+
+    Args:
+      config: A dataclass, or what its JSON says.
 
     >>> from experiments.training.config import TrainingConfig
     >>> flatten(TrainingConfig())["model.width"]
     384
+    >>> flatten({"k": 2, "model": {"width": 64}})
+    {'k': 2, 'model.width': 64}
     """
+    if dataclasses.is_dataclass(config):
+        config = json.loads(json.dumps(dataclasses.asdict(config), default=str))
     flat = {}
-    for field in dataclasses.fields(config):
-        name, value = prefix + field.name, getattr(config, field.name)
-        flat |= flatten(value, f"{name}.") if dataclasses.is_dataclass(value) else {name: value}
+    for name, value in config.items():
+        if isinstance(value, dict) and value:
+            flat |= {f"{name}.{inner}": leaf for inner, leaf in flatten(value).items()}
+        else:
+            flat[name] = value
     return flat
 
 
-def difference(config: ConfigT, base: ConfigT) -> list[str]:
+def changes(config: Any, base: Any) -> dict[str, tuple[Any, Any]]:
+    """Both values of every field in which two configurations differ; MISSING where one has none.
+
+    Args:
+      config, base: As in `flatten`.
+
+    >>> changes({"k": 2, "model": {"width": 64}}, {"k": 1, "model": {"width": 64}})
+    {'k': (2, 1)}
+    """
+    ours, theirs = flatten(config), flatten(base)
+    pairs = {name: (ours.get(name, MISSING), theirs.get(name, MISSING)) for name in theirs | ours}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def difference(config: Any, base: Any) -> list[str]:
     """The assignments that `override` needs to get from `base` to `config`.
+
+    Args:
+      config, base: As in `flatten`; JSON of another version may have other fields.
 
     >>> from experiments.training.config import TrainingConfig
     >>> difference(TrainingConfig(eps=1e-8), TrainingConfig())
     ['eps=1e-08']
     """
-    base_fields = flatten(base)
     return [
-        f"{name}={_text(value)}"
-        for name, value in flatten(config).items()
-        if value != base_fields[name]
+        f"{name} is no field of it" if value is MISSING else f"{name}={_text(value)}"
+        for name, (value, _) in changes(config, base).items()
     ]
 
 
 def _text(value: Any) -> str:
-    return ",".join(map(_text, value)) if isinstance(value, tuple | list) else str(value)
+    return ",".join(map(_text, value)) if isinstance(value, list) else str(value)
 
 
 def get(config: Any, field: str) -> Any:
@@ -219,30 +241,6 @@ def shortfalls(config: Any, minimum: Mapping[str, float]) -> tuple[str, ...]:
 def to_json(config: FigureConfig) -> str:
     """All fields, nested ones too, as JSON with sorted keys."""
     return json.dumps(dataclasses.asdict(config), sort_keys=True)
-
-
-def json_difference(text: str, base: FigureConfig) -> list[str]:
-    """As `difference`, of a configuration in JSON, which may have fields that `base` has not.
-
-    >>> from experiments.training.config import TrainingConfig
-    >>> json_difference(to_json(TrainingConfig(eps=1e-8)), TrainingConfig())
-    ['eps=1e-08']
-    """
-    fields, base_fields = (_leaves(json.loads(config)) for config in (text, to_json(base)))
-    names = [*base_fields, *(name for name in fields if name not in base_fields)]
-    return [
-        f"{name}={_text(fields[name])}" if name in fields else f"{name} is no field of it"
-        for name in names
-        if name not in fields or name not in base_fields or fields[name] != base_fields[name]
-    ]
-
-
-def _leaves(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat = {}
-    for field, value in config.items():
-        name = prefix + field
-        flat |= _leaves(value, f"{name}.") if isinstance(value, dict) else {name: value}
-    return flat
 
 
 def digest(*parts: str) -> str:

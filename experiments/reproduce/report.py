@@ -2,6 +2,7 @@
 
 import base64
 import collections
+import json
 import math
 import operator
 import re
@@ -23,7 +24,7 @@ from experiments.core.claims import (
     rules_digest,
     settings,
 )
-from experiments.core.config import json_difference
+from experiments.core.config import difference
 from experiments.core.errors import DamagedFile, Failed, say
 from experiments.core.figure import Figure
 from experiments.core.questions import QUESTIONS
@@ -276,7 +277,9 @@ def _section_now(where: Place, origin: str) -> Section:
                 where,
                 origin=origin,
                 attrs=dataset.attrs,
-                overrides=json_difference(dataset.attrs["config"], figure.presets[where.preset]),
+                overrides=difference(
+                    json.loads(dataset.attrs["config"]), figure.presets[where.preset]
+                ),
                 caption=figure.caption.format_map(vars(settings(dataset))),
                 numbers=_numbers(dataset),
                 judgements=tuple(judge(claim, dataset, figure.minimum) for claim in figure.claims),

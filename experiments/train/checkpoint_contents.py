@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import MISSING
 from typing import Any
 
 import jax
@@ -9,39 +10,26 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
+from experiments.core.config import changes
 
-def differences(theirs: Mapping[str, str], ours: Mapping[str, str]) -> list[str]:
-    """One line for each name that differs.
 
-    >>> differences({"k": "1", "b1": "0.9"}, {"k": "2", "b1": "0.9", "b2": "0.99"})
+def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
+    """One line for each name, dotted, that differs.
+
+    >>> differences({"k": 1, "b1": 0.9}, {"k": 2, "b1": 0.9, "b2": 0.99})
     ['k: 1 in the checkpoint, 2 in this run', 'b2: absent in the checkpoint, 0.99 in this run']
     """
     return [
-        f"{name}: {theirs.get(name, 'absent')} in the checkpoint, "
-        f"{ours.get(name, 'absent')} in this run"
-        for name in theirs | ours
-        if theirs.get(name) != ours.get(name)
+        "{}: {} in the checkpoint, {} in this run".format(
+            name, *("absent" if value is MISSING else value for value in values)
+        )
+        for name, values in changes(theirs, ours).items()
     ]
 
 
 def as_json(value: Any) -> Any:
     """What a reader of the file would find, and a copy that nobody changes."""
     return json.loads(json.dumps(value))
-
-
-def dotted(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Values as JSON by their dotted names.
-
-    >>> dotted({"k": 2, "model": {"width": 64}})
-    {'k': '2', 'model.width': '64'}
-    """
-    flat = {}
-    for name, value in config.items():
-        if isinstance(value, Mapping) and value:
-            flat |= dotted(value, f"{prefix}{name}.")
-        else:
-            flat[f"{prefix}{name}"] = json.dumps(value)
-    return flat
 
 
 def named_leaves(tree: Any) -> dict[str, Any]:

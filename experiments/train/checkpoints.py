@@ -26,7 +26,6 @@ from experiments.core.run import say
 from experiments.train.checkpoint_contents import (
     as_json,
     differences,
-    dotted,
     kinds,
     named_leaves,
     packed,
@@ -213,9 +212,9 @@ class Checkpoints:
         run = json.loads((path / RUN / RUN_FILE).read_text())
         leaves = named_leaves(template)
         # Leaves follow from the configuration: where that differs, they would only hide it.
-        different = differences(
-            dotted(run["config"]), dotted(as_json(self._config))
-        ) or differences(run["leaves"], kinds(leaves))
+        different = differences(run["config"], as_json(self._config)) or differences(
+            run["leaves"], kinds(leaves)
+        )
         if different:
             raise ConfigError("\n  ".join([f"{path} is of another run:", *different]))
         items = ocp.args.Composite(**{ARRAYS: ocp.args.StandardRestore(packed_template(leaves))})

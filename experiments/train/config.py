@@ -257,7 +257,5 @@ def identity(config: TrainConfig) -> dict[str, Any]:
     """
     free = MACHINE | SOURCES | ({"num_steps"} if config.schedule == "constant" else set())
     return {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in flatten(config).items()
-        if name.partition(".")[0] not in free
+        name: value for name, value in flatten(config).items() if name.partition(".")[0] not in free
     }

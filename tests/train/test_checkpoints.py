@@ -251,7 +251,7 @@ def training_state(k=2, width=3, dtype=jnp.float32):
         (
             training_state(),
             CONFIG | {"sweep": []},
-            ['sweep: ["seed=0,1"] in the checkpoint, [] in this run'],
+            ["sweep: ['seed=0,1'] in the checkpoint, [] in this run"],
         ),
         (
             training_state() | {"key": jax.random.key(0)},
@@ -261,7 +261,7 @@ def training_state(k=2, width=3, dtype=jnp.float32):
         (
             training_state(),
             {"k": 2},
-            ['model.norm: "layer" in the checkpoint, absent in this run', "sweep", "model.width"],
+            ["model.norm: layer in the checkpoint, absent in this run", "sweep", "model.width"],
         ),
     ],
 )
@@ -272,7 +272,7 @@ def test_another_run_is_refused_with_every_difference_named(tmp_path, template, 
         checkpoints.restore(abstract(template))
     for part in [str(tmp_path / "1"), *said]:
         assert part in str(refused.value)
-    about_leaves = "['" in str(refused.value)  # they would hide what they follow from
+    about_leaves = "\n  ['" in str(refused.value)  # they would hide what they follow from
     assert about_leaves == (config == CONFIG)
     with opened(tmp_path) as checkpoints:
         assert_same(checkpoints.restore(abstract(training_state()))[1], training_state())

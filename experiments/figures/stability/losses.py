@@ -17,6 +17,7 @@ import xarray as xr
 
 from experiments.core.config import check_least, require
 from experiments.core.run import Run
+from experiments.core.store import COORDINATES, named
 from experiments.figures.stability.max_updates import stored_rms, theory
 from experiments.training.config import ScheduledConfig
 from experiments.training.tasks import Task, language_task
@@ -31,19 +32,6 @@ HORIZONS = {"early": "first third", "whole": "whole run"}
 Member = Mapping[str, jax.Array]
 Schedule = Callable[[Member], optax.Schedule]
 """`schedule(member)`: the member's learning rate by step."""
-
-LABELS = {
-    "b1": ("γ", "1"),
-    "b2": ("β", "1"),
-    "C": ("C(β, γ) = 2/γ - 1/β - 1", "1"),
-    "evaluation": ("optimizer steps done before, n", "step"),
-    "horizon": ("part of the run: its first third, or all of it", "1"),
-    "horizon_steps": ("steps of that part", "step"),
-    "test_loss": ("mean cross-entropy on held-out text, dropout off", "nat/token"),
-    "best_loss": ("lowest test loss up to a horizon", "nat/token"),
-    "diverged": ("whether the last test loss is not below the one before training", "1"),
-}
-"""long_name and units of what `losses` gives."""
 
 
 @dataclass(frozen=True)
@@ -217,23 +205,38 @@ def losses(
       test_loss: From `train`.
 
     Returns:
-      A dataset that `LABELS` labels.
+      The beginning of a figure's dataset.
     """
     data = xr.Dataset(
-        {"test_loss": ((*dims, "seed", "evaluation"), test_loss)},
+        {
+            "test_loss": named(
+                ((*dims, "seed", "evaluation"), test_loss),
+                "mean cross-entropy on held-out text, dropout off",
+                "nat/token",
+            )
+        },
         {
             "b1": (dims, b1),
             "b2": (dims, b2),
             "C": (dims, theory(b1.ravel(), b2.ravel(), 1)["C"].reshape(b1.shape)),
             "seed": np.array(config.seeds),
-            "evaluation": config.evaluations,
-            "horizon": list(HORIZONS),
-            "horizon_steps": ("horizon", np.array(config.horizon_steps)),
+            "evaluation": named(("evaluation", config.evaluations), *COORDINATES["step"]),
+            "horizon": named(
+                ("horizon", list(HORIZONS)), "part of the run: its first third, or all of it"
+            ),
+            "horizon_steps": named(
+                ("horizon", np.array(config.horizon_steps)), "steps of that part", "step"
+            ),
         },
     )
     finite = data.test_loss.where(np.isfinite(data.test_loss), np.inf)
     best = [finite.sel(evaluation=slice(n)).min("evaluation") for n in config.horizon_steps]
     return data.assign(
-        best_loss=xr.concat(best, data.horizon),
-        diverged=~(finite.isel(evaluation=-1) < finite.isel(evaluation=0)),
+        best_loss=named(
+            xr.concat(best, data.horizon), "lowest test loss up to a horizon", "nat/token"
+        ),
+        diverged=named(
+            ~(finite.isel(evaluation=-1) < finite.isel(evaluation=0)),
+            "whether the last test loss is not below the one before training",
+        ),
     )

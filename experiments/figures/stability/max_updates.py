@@ -11,10 +11,12 @@ import chex
 import jax
 import numpy as np
 import optax
+import xarray as xr
 from jax.typing import ArrayLike
 
 from experiments.core.config import require
 from experiments.core.run import Run
+from experiments.core.store import named
 from experiments.training.config import TrainingConfig
 from experiments.training.tasks import Task, language_task
 from experiments.training.train import train_member
@@ -39,19 +41,16 @@ Stage = Callable[[ArrayLike, ArrayLike, ArrayLike], optax.GradientTransformation
 Schedule = Callable[[Mapping[str, jax.Array]], optax.Schedule]
 """`schedule(member)`: the member's learning rate by step."""
 
-LABELS = {
-    "b1": ("γ", "1"),
-    "b2": ("β", "1"),
-    "step": ("optimizer steps done before, n", "step"),
-    "C": ("C(β, γ) = 2/γ - 1/β - 1", "1"),
-    "exact_rate": ("growth rate of the exact bound, ln(γ/√β)", "1/step"),
-    "log_exact_bound": ("ln of the supremum over all gradient sequences", "ln(learning rate)"),
-    "log_paper_bound": ("ln of Theorem 1's bound", "ln(learning rate)"),
+RECORDED = {
     "max_update": ("max-update ‖u_n‖∞", "learning rate"),
     "dead_share": ("share of entries with |g| < 1e-3 of their own root mean square", "1"),
     "loss": ("mean cross-entropy of the training batch", "nat/token"),
 }
-"""long_name and units of what the functions here make."""
+BOUNDS = {
+    "log_exact_bound": ("ln of the supremum over all gradient sequences", "ln(learning rate)"),
+    "log_paper_bound": ("ln of Theorem 1's bound", "ln(learning rate)"),
+}
+"""long_name and units of what `recorder` and `theory` give."""
 
 
 def check_slopes(config: Any) -> None:
@@ -171,6 +170,47 @@ def theory(b1: ArrayLike, b2: ArrayLike, num_steps: int) -> dict[str, np.ndarray
             "log_exact_bound": np.asarray(exact_max_update_bound(*at, log=True)),
             "log_paper_bound": np.asarray(max_update_bound(*at, log=True)),
         }
+
+
+def trajectories(
+    config: Any,
+    b1: np.ndarray,
+    b2: np.ndarray,
+    predicted: Mapping[str, np.ndarray],
+    trained: Mapping[str, np.ndarray],
+    dims: Sequence[str] = ("point",),
+    bound_step: str = "step",
+) -> xr.Dataset:
+    """What training recorded at the points, and the bounds there.
+
+    Args:
+      config: With `seeds` and `num_steps`.
+      b1, b2: Decays, shape (num_points,).
+      predicted: From `theory`, or another of the same names.
+      trained: From `recorder`'s function, shape (..., num_points, num_seeds, num_steps).
+      dims: Of the members but for the seed.
+      bound_step: Of the bounds, whose steps need not be those of training.
+
+    Returns:
+      The beginning of a figure's dataset.
+    """
+    return xr.Dataset(
+        {
+            name: named(((*dims, "seed", "step"), array), *RECORDED[name])
+            for name, array in trained.items()
+        }
+        | {
+            name: named((("point", bound_step), predicted[name]), *label)
+            for name, label in BOUNDS.items()
+        },
+        {
+            "b1": ("point", b1),
+            "b2": ("point", b2),
+            "C": ("point", predicted["C"]),
+            "seed": np.array(config.seeds),
+            "step": np.arange(config.num_steps),
+        },
+    )
 
 
 def log_bias_correction(b1: np.ndarray, b2: np.ndarray, n: np.ndarray) -> np.ndarray:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import xarray as xr
 
 from experiments.core.stats import at_end, best_on_other_seeds, means_over_seeds, spearman
+from experiments.core.store import named
 
 
 def rank_correlation(values: xr.DataArray, loss: xr.DataArray) -> xr.DataArray:
@@ -54,23 +55,21 @@ def optimum(loss: xr.DataArray) -> dict[str, xr.DataArray]:
     """The place of the lowest mean over seeds, and whether the points end there."""
     place = loss.mean("seed").argmin("point")
     return {
-        "best_point": place,
-        "best_at_edge": place.copy(data=at_end(place, loss.sizes["point"])),
+        "best_point": named(place, "place of the point with the lowest mean loss up to a horizon"),
+        "best_at_edge": named(
+            place.copy(data=at_end(place, loss.sizes["point"])),
+            "whether that is the first or the last point",
+        ),
     }
 
 
 def stated(
-    data: xr.Dataset,
-    statistics: Mapping[str, tuple[str, str]],
-    horizons: Mapping[str, str],
-    where: str = "",
-    suffix: str = "",
+    data: xr.Dataset, horizons: Mapping[str, str], where: str = "", suffix: str = ""
 ) -> dict[str, xr.DataArray]:
     """`means_over_seeds` of each statistic up to each horizon; correlations stay within ±1.
 
     Args:
-      data: The statistics over `horizon` and `seed`.
-      statistics: long_name and units by name.
+      data: Whatever is over `horizon` and `seed` alone is a statistic.
       horizons: What to call each horizon.
       where: Behind a long_name.
       suffix: Behind a variable's name.
@@ -81,11 +80,12 @@ def stated(
     numbers = means_over_seeds(
         {
             f"{name}_{horizon}{suffix}": (
-                data[name].sel(horizon=horizon),
-                f"{meaning}, {part}{where}",
-                units,
+                values.sel(horizon=horizon),
+                f"{values.long_name}, {part}{where}",
+                values.units,
             )
-            for name, (meaning, units) in statistics.items()
+            for name, values in data.data_vars.items()
+            if {*values.dims} == {"horizon", "seed"}
             for horizon, part in horizons.items()
         }
     )
@@ -93,9 +93,3 @@ def stated(
         name: number.clip(-1, 1, keep_attrs=True) if name.startswith("rank_correlation") else number
         for name, number in numbers.items()
     }
-
-
-OPTIMUM_LABELS = {
-    "best_point": ("place of the point with the lowest mean loss up to a horizon", "1"),
-    "best_at_edge": ("whether that is the first or the last point", "1"),
-}

@@ -14,7 +14,7 @@ from experiments.core.claims import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, judg
 from experiments.core.config import to_json
 from experiments.core.errors import ConfigError
 from experiments.core.run import Run
-from experiments.core.store import ChunkStore
+from experiments.core.store import ChunkStore, named
 from experiments.data import byte_corpus
 from experiments.figures.stability import level_curve, normal_curves
 from experiments.figures.stability.level_curve import claims as level_claims
@@ -229,9 +229,11 @@ def test_the_other_point_is_chosen_on_the_other_seeds():
 def test_a_stated_correlation_keeps_within_what_is_possible():
     seeds = np.array([[-1.0, -1.0, -0.9, -1.0, -1.0]])
     dims = ("horizon", "seed")
-    data = xr.Dataset({"rank_correlation": (dims, seeds), "loss": (dims, seeds)}, {"horizon": [1]})
-    labels = {name: (name, "1") for name in data}
-    numbers = stated(data, labels, {1: "part"}, " there", "_x")
+    data = xr.Dataset(
+        {name: named((dims, seeds), name) for name in ("rank_correlation", "loss")},
+        {"horizon": [1]},
+    )
+    numbers = stated(data, {1: "part"}, " there", "_x")
     (mean, low, high), (_, unclipped, _) = (
         numbers[f"{name}_1_x"].values for name in ("rank_correlation", "loss")
     )

@@ -18,7 +18,7 @@ import xarray as xr
 
 from experiments.core.config import check_least, check_rising, require
 from experiments.core.run import Run
-from experiments.core.stats import ENDS, means_over_seeds
+from experiments.core.stats import means_over_seeds
 from experiments.core.store import labelled, named
 from experiments.figures.flow.solver_cost.problems import (
     FlowProblem,
@@ -230,7 +230,6 @@ def analyse(config: Config, found: Mapping[str, Mapping[str, np.ndarray]]) -> xr
         },
         {
             "problem": named(("problem", names), "what is minimised"),
-            "end": list(ENDS),
             "seed": np.array(config.seeds),
             "solver": named(("solver", list(METHODS)), "method"),
             "run": named(("run", np.arange(sum(map(len, substeps.values())))), "number of the run"),

@@ -14,7 +14,7 @@ import xarray as xr
 
 from experiments.core.config import check_least, check_rising, require
 from experiments.core.run import Run
-from experiments.core.stats import ENDS, medians_over_seeds
+from experiments.core.stats import medians_over_seeds
 from experiments.core.store import labelled, named
 from experiments.figures.flow.trajectories.distances import (
     GROUPS,
@@ -237,7 +237,6 @@ def analyse(
                 "optimizer steps done, n, where solvers are compared",
                 "step",
             ),
-            "end": list(ENDS),
         },
     )
     numbers = medians_over_seeds(_statistics(data))

@@ -18,7 +18,7 @@ from flax import nnx
 
 from experiments.core.config import FigureConfig, check_least
 from experiments.core.run import Run
-from experiments.core.store import labelled, named
+from experiments.core.store import named
 from models.cnn import CNN, IMAGE_SHAPE, Block, CNNConfig
 
 NONE = -1
@@ -66,15 +66,14 @@ def compute(config: Config, run: Run) -> xr.Dataset:
     images = jax.random.normal(jax.random.key(0), (config.num_images, *IMAGE_SHAPE))
     layers = find_layers(model, images)
     inputs = [(*layer.inputs, NONE, NONE)[:2] for layer in layers]
-    columns = {
-        name: [getattr(layer, name) for layer in layers]
-        for name in ("kind", "description", "side", "channels", "num_parameters")
-    }
     data = xr.Dataset(
-        {name: ("layer", column) for name, column in columns.items()},
+        {
+            name: named(("layer", [getattr(layer, name) for layer in layers]), *label)
+            for name, label in COLUMNS.items()
+        },
         {"layer": named(("layer", np.arange(len(layers))), "place in the forward pass")},
     )
-    data = data.assign(
+    return data.assign(
         first_input=named(
             ("layer", [first for first, _ in inputs]),
             "place of the layer whose output it takes; -1 for none",
@@ -85,16 +84,16 @@ def compute(config: Config, run: Run) -> xr.Dataset:
         ),
         total_parameters=named(num_parameters(model), "parameters of the network"),
     )
-    return labelled(data, LABELS)
 
 
-LABELS = {
-    "kind": ("kind of layer", "1"),
-    "description": ("what the layer does", "1"),
+COLUMNS = {
+    "kind": ("kind of layer",),
+    "description": ("what the layer does",),
     "side": ("pixels on each side of the output", "pixel"),
-    "channels": ("channels of the output", "1"),
-    "num_parameters": ("parameters of the layer, BatchNorm's included", "1"),
+    "channels": ("channels of the output",),
+    "num_parameters": ("parameters of the layer, BatchNorm's included",),
 }
+"""What is said of each layer: long_name, and units where it has some."""
 
 
 def num_parameters(module: nnx.Module) -> int:

@@ -18,7 +18,7 @@ import xarray as xr
 
 from experiments.core.config import check_least, require
 from experiments.core.run import Run
-from experiments.core.stats import ENDS, means_over_seeds
+from experiments.core.stats import means_over_seeds
 from experiments.core.store import labelled, named
 from experiments.figures.invariance.queries_and_keys import others, stacked
 from experiments.training.config import TrainingConfig
@@ -210,7 +210,6 @@ def analyse(config: Config, trained: Mapping[str, np.ndarray]) -> xr.Dataset:
                 ("parameter", np.arange(trained["trajectory"].shape[-1])),
                 "place among the entries that were drawn",
             ),
-            "end": list(ENDS),
         },
     )
     blocks = data.loss.coarsen(step=config.eval_every).mean()

@@ -20,7 +20,7 @@ import xarray as xr
 
 from experiments.core.config import require
 from experiments.core.run import Run
-from experiments.core.stats import ENDS, means_over_seeds
+from experiments.core.stats import means_over_seeds
 from experiments.core.store import labelled, named
 from experiments.figures.invariance.queries_and_keys import inner, stacked
 from experiments.training.config import TrainingConfig
@@ -178,6 +178,18 @@ def _products(learning_rate, end, w, g, u, normalized) -> dict[str, jax.Array]:
     }
 
 
+PRODUCTS = {
+    "inner": ("⟨W_N, g_n⟩ of a query or key matrix", "1"),
+    "cosine": ("cosine of W_N and g_n", "1"),
+    "own_cosine": ("cosine of W_n and g_n", "1"),
+    "update_cosine": ("cosine of W_N and u_n", "1"),
+    "own_share": ("cosine of W_N and g_n that g_n's own part in W_N makes", "1"),
+    "growth": ("η‖u_n‖²", "1"),
+    "radial": ("-2⟨W_n, u_n⟩", "1"),
+}
+"""What is recorded of a step: long_name and units."""
+
+
 def analyse(
     config: Config,
     trained: Mapping[str, Mapping[str, np.ndarray]],
@@ -199,7 +211,7 @@ def analyse(
     }
     dims = ("network", "seed", "step", "slice")
     data = xr.Dataset(
-        {name: (dims, array) for name, array in runs.items() if array.ndim == len(dims)}
+        {name: named((dims, runs[name]), *label) for name, label in PRODUCTS.items()}
         | {
             "repeat_error": named(
                 (dims[:2], runs["repeat_error"]), "largest difference between W_N of both passes"
@@ -232,7 +244,6 @@ def analyse(
                 ("slice", np.arange(runs["inner"].shape[-1])),
                 "place among the queries and keys of all layers and heads",
             ),
-            "end": list(ENDS),
         },
     )
     # By step N momentum has let through 1 - γ^(N-n) of g_n.
@@ -242,7 +253,7 @@ def analyse(
         "|2⟨W_n, u_n⟩| over η‖u_n‖², median over slices",
     )
     numbers = means_over_seeds(_statistics(data))
-    return labelled(data.assign(numbers), LABELS)
+    return labelled(data.assign(numbers))
 
 
 def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
@@ -270,14 +281,3 @@ def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
 
 def _size(values: xr.DataArray) -> xr.DataArray:
     return np.sqrt((values**2).mean(("step", "slice")))
-
-
-LABELS = {
-    "inner": ("⟨W_N, g_n⟩ of a query or key matrix", "1"),
-    "cosine": ("cosine of W_N and g_n", "1"),
-    "own_cosine": ("cosine of W_n and g_n", "1"),
-    "update_cosine": ("cosine of W_N and u_n", "1"),
-    "own_share": ("cosine of W_N and g_n that g_n's own part in W_N makes", "1"),
-    "growth": ("η‖u_n‖²", "1"),
-    "radial": ("-2⟨W_n, u_n⟩", "1"),
-}

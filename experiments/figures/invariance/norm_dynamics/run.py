@@ -12,7 +12,7 @@ import xarray as xr
 
 from experiments.core.config import require
 from experiments.core.run import Run
-from experiments.core.stats import ENDS, means_over_seeds
+from experiments.core.stats import means_over_seeds
 from experiments.core.store import labelled, named
 from experiments.figures.invariance.norm_dynamics.norms import TERMS, discrete_norms, flow_norms
 from experiments.training.config import LAPTOP_MODEL, SMOKE_MODEL, TrainingConfig
@@ -183,7 +183,6 @@ def analyse(
             "b1": named(("b1", np.array(config.b1s)), "γ"),
             "form": named(("form", list(FORMS)), "prediction"),
             "flow_b1": named(("flow_b1", np.array(config.flow_b1s)), "γ on the flow"),
-            "end": list(ENDS),
         },
     )
     numbers = means_over_seeds(_statistics(data))

@@ -19,7 +19,7 @@ from scipy import signal
 
 from experiments.core.config import check_least, require
 from experiments.core.run import Run
-from experiments.core.stats import ENDS, best_on_other_seeds, means_over_seeds
+from experiments.core.stats import best_on_other_seeds, means_over_seeds
 from experiments.core.store import labelled, named
 from experiments.figures.invariance.queries_and_keys import (
     observed,
@@ -246,7 +246,6 @@ def analyse(
             "arm": named(("arm", list(ARMS)), "optimizer and model"),
             "split": named(("split", list(SPLITS)), "split of the corpus"),
             "rate": named(("rate", np.array(config.learning_rates)), "learning rate η"),
-            "end": list(ENDS),
         },
     )
     tenth, half = config.norm_steps // 10, config.norm_steps // 2

@@ -16,13 +16,13 @@ import xarray as xr
 
 from experiments.core.config import require, rises
 from experiments.core.run import Run
-from experiments.core.stats import ENDS, means_over_seeds
+from experiments.core.stats import means_over_seeds
 from experiments.core.store import labelled, named
 from experiments.figures.stability.losses import GIVEN, GeneralisationConfig, losses, losses_member
-from experiments.figures.stability.losses import LABELS as LOSS_LABELS
 from experiments.figures.stability.max_updates import (
+    BOUNDS,
     GROWING,
-    LABELS,
+    RECORDED,
     check_slopes,
     growth_slopes,
     theory,
@@ -133,20 +133,25 @@ def analyse(
     member = ("strength", "point", "seed")
     data = xr.concat(
         [losses(config, ("point",), b1, b2, of_strength) for of_strength in test_loss],
-        xr.DataArray(strength, dims="strength", name="strength"),
+        named(
+            xr.DataArray(strength, dims="strength", name="strength"),
+            "s of the annealing e^(-s n|C|/2)",
+        ),
         data_vars="all",
         coords="minimal",
         compat="override",
     )
     late = slice(config.num_steps - max(1, config.num_steps // 10), None)
-    data = data.assign_coords(step=n, end=list(ENDS)).assign(
-        max_update=((*member, "step"), max_update),
-        dead_share=((*member, "step"), dead_share),
+    data = data.assign_coords(step=n).assign(
+        max_update=named(((*member, "step"), max_update), *RECORDED["max_update"]),
+        dead_share=named(((*member, "step"), dead_share), *RECORDED["dead_share"]),
         change=named(
             ((*member, "step"), change),
             "largest change of a parameter over η_0, ‖θ_{n+1}-θ_n‖∞/η_0",
         ),
-        log_paper_bound=(("point", "step"), predicted["log_paper_bound"]),
+        log_paper_bound=named(
+            (("point", "step"), predicted["log_paper_bound"]), *BOUNDS["log_paper_bound"]
+        ),
         log_annealed_bound=named(
             (
                 ("strength", "point", "step"),
@@ -177,7 +182,7 @@ def analyse(
         "nat/token",
     )
     numbers = means_over_seeds(_statistics(data))
-    return labelled(data.assign(numbers), LABELS | LOSS_LABELS | FIGURE_LABELS)
+    return labelled(data.assign(numbers))
 
 
 def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
@@ -197,8 +202,3 @@ def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
         for name, (label, units) in measured.items()
         for place, s in enumerate(data.strength.values)
     }
-
-
-FIGURE_LABELS = {
-    "strength": ("s of the annealing e^(-s n|C|/2)", "1"),
-}

@@ -12,14 +12,14 @@ import xarray as xr
 
 from experiments.core.config import check_least, require
 from experiments.core.run import Run
-from experiments.core.stats import ENDS, means_over_seeds
+from experiments.core.stats import means_over_seeds
 from experiments.core.store import labelled, named
 from experiments.figures.stability.max_updates import (
-    LABELS,
     largest_ratio,
     log_bias_correction,
     theory,
     train,
+    trajectories,
 )
 from experiments.training.config import TrainingConfig
 from kadam_jax import exact_max_update_bound, grid, level_curve, normal_curve, points
@@ -99,37 +99,22 @@ def analyse(config: Config, max_update: np.ndarray, loss: np.ndarray) -> xr.Data
     predicted = theory(b1, b2, config.num_steps)
     square_root = log_square_root_bound(b1, b2, config.num_steps)
     paper = np.where(boundary[:, None], square_root, predicted["log_paper_bound"])
-    exact = predicted["log_exact_bound"]
-    # At n = 0 the √n form is 0, and no bound.
-    paper_ratio = largest_ratio(max_update[..., 1:], paper[:, 1:])
-    member, bound = ("point", "seed"), ("point", "step")
-    data = xr.Dataset(
-        {
-            "max_update": ((*member, "step"), max_update),
-            "loss": ((*member, "step"), loss),
-            "log_exact_bound": (bound, exact),
-            "log_paper_bound": (bound, paper),
-            "exact_ratio": named(
-                (member, largest_ratio(max_update, exact)),
-                "largest max-update over the exact bound",
-            ),
-            "paper_ratio": named(
-                (member, paper_ratio), "largest max-update over Theorem 1's bound, n ≥ 1"
-            ),
-            "exponent": named(
-                (member, exponents(max_update, SETTLED)), f"exponent of n in ‖u_n‖∞, n ≥ {SETTLED}"
-            ),
-        },
-        {
-            "b1": ("point", b1),
-            "b2": ("point", b2),
-            "C": ("point", predicted["C"]),
-            "curve": named(("point", config.curves), "curve that the point lies on"),
-            "seed": np.array(config.seeds),
-            "step": np.arange(config.num_steps),
-            "end": list(ENDS),
-        },
-    )
+    predicted["log_paper_bound"] = paper
+    member = ("point", "seed")
+    data = trajectories(config, b1, b2, predicted, {"max_update": max_update, "loss": loss})
+    data = data.assign(
+        exact_ratio=named(
+            (member, largest_ratio(max_update, predicted["log_exact_bound"])),
+            "largest max-update over the exact bound",
+        ),
+        paper_ratio=named(  # at n = 0 the √n form is 0, and no bound
+            (member, largest_ratio(max_update[..., 1:], paper[:, 1:])),
+            "largest max-update over Theorem 1's bound, n ≥ 1",
+        ),
+        exponent=named(
+            (member, exponents(max_update, SETTLED)), f"exponent of n in ‖u_n‖∞, n ≥ {SETTLED}"
+        ),
+    ).assign_coords(curve=named(("point", config.curves), "curve that the point lies on"))
     settled = data.sel(step=slice(SETTLED, None))
     data["largest"] = named(
         settled.max_update.max("step"), f"largest max-update, n ≥ {SETTLED}", "learning rate"
@@ -174,7 +159,7 @@ def analyse(config: Config, max_update: np.ndarray, loss: np.ndarray) -> xr.Data
             "1",
         )
     numbers = means_over_seeds(stated)
-    return labelled(data.assign(numbers), LABELS)
+    return labelled(data.assign(numbers))
 
 
 def log_square_root_bound(b1: np.ndarray, b2: np.ndarray, num_steps: int) -> np.ndarray:

@@ -18,13 +18,13 @@ from experiments.core.run import Run
 from experiments.core.store import labelled, named
 from experiments.figures.stability.max_updates import (
     DISAGREE,
-    LABELS,
     growth_slopes,
     largest_ratio,
     log_bias_correction,
     stored_rms,
     theory,
     train,
+    trajectories,
 )
 from experiments.training.config import TrainingConfig
 from kadam_jax import grid, points, worst_case_gradients
@@ -76,13 +76,12 @@ def compute(config: Config, run: Run) -> xr.Dataset:
     corrections = log_bias_correction(b1[:, None], b2[:, None], np.arange(longest))
     growing = worst / np.exp(corrections)
     updates, second_half = trained["max_update"], (num_steps // 2, num_steps - 1)
-    point, member, bound = "point", ("point", "seed"), ("point", "bound_step")
-    data = xr.Dataset(
-        {name: ((*member, "step"), array) for name, array in trained.items()}
-        | {
-            "log_exact_bound": (bound, log_exact),
-            "log_paper_bound": (bound, predicted["log_paper_bound"]),
-            "exact_rate": (point, exact_rate),
+    point, member = "point", ("point", "seed")
+    data = trajectories(config, b1, b2, predicted, trained, bound_step="bound_step").assign(
+        {
+            "exact_rate": named(
+                (point, exact_rate), "growth rate of the exact bound, ln(γ/√β)", "1/step"
+            ),
             "exact_ratio": named(
                 (member, largest_ratio(updates, log_exact[:, :num_steps])),
                 "largest max-update over the exact bound",
@@ -105,11 +104,10 @@ def compute(config: Config, run: Run) -> xr.Dataset:
                 (point, growing[:, -1] / growing[:, longest // 2 - 1]),
                 "worst case at the longest length over that at half of it",
             ),
-        },
+        }
+    )
+    data = data.assign_coords(
         {
-            "b1": (point, b1),
-            "b2": (point, b2),
-            "C": (point, C),
             "theories": named(
                 (
                     point,
@@ -117,8 +115,6 @@ def compute(config: Config, run: Run) -> xr.Dataset:
                 ),
                 "what C and γ² < β say of the point",
             ),
-            "seed": np.array(config.seeds),
-            "step": np.arange(num_steps),
             "bound_step": named(
                 ("bound_step", np.arange(log_exact.shape[1])),
                 "optimizer steps done before, n",
@@ -127,14 +123,14 @@ def compute(config: Config, run: Run) -> xr.Dataset:
             "worst_step": named(
                 ("worst_step", np.arange(longest)), "optimizer steps done before, n", "step"
             ),
-        },
+        }
     )
     data["largest"] = named(
         data.max_update.where(data.theories == DISAGREE).max(),
         "largest max-update where the theories disagree",
         "learning rates",
     )
-    return labelled(data, LABELS)
+    return labelled(data)
 
 
 def worst_case_updates(b1: np.ndarray, b2: np.ndarray, num_steps: int) -> np.ndarray:

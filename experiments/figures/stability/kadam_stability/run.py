@@ -16,7 +16,7 @@ from jax.typing import ArrayLike
 
 from experiments.core.config import check_least, require
 from experiments.core.run import Run
-from experiments.core.stats import ENDS, means_over_seeds
+from experiments.core.stats import means_over_seeds
 from experiments.core.store import labelled, named
 from experiments.figures.stability.kadam_stability.worst_cases import (
     constructed_updates,
@@ -24,10 +24,10 @@ from experiments.figures.stability.kadam_stability.worst_cases import (
 )
 from experiments.figures.stability.max_updates import (
     GROWING,
-    LABELS,
     growth_slopes,
     largest_ratio,
     theory,
+    trajectories,
 )
 from experiments.training.config import TrainingConfig
 from experiments.training.tasks import Task, language_task
@@ -201,11 +201,8 @@ def analyse(
     dead_slopes = growth_slopes(dead[None], dead_b1, dead_b2, second_half)[0]
     worst_bound = last_stage_bounds(config.worst_lengths, *np.array(config.worst_points).T)
     member, worst = ("k", "point", "seed"), ("worst_point", "length")
-    data = xr.Dataset(
-        {name: ((*member, "step"), array) for name, array in trained.items()}
-        | {
-            "log_exact_bound": (("point", "step"), exact),
-            "log_paper_bound": (("point", "step"), paper),
+    data = trajectories(config, b1, b2, predicted, trained, ("k", "point")).assign(
+        {
             "exact_ratio": named(
                 (member, np.stack([largest_ratio(u, exact) for u in updates])),
                 "largest max-update over the last stage's exact bound",
@@ -246,14 +243,11 @@ def analyse(
             "constructed_ratio": named(
                 (("k", *worst), constructed / worst_bound), "that update over that supremum"
             ),
-        },
+        }
+    )
+    data = data.assign_coords(
         {
             "k": named(("k", list(STAGES)), "number of stages"),
-            "b1": ("point", b1),
-            "b2": ("point", b2),
-            "C": ("point", predicted["C"]),
-            "seed": np.array(config.seeds),
-            "step": np.arange(config.num_steps),
             "dead_seed": named(("dead_seed", np.arange(config.dead_seeds)), "seed of the noise"),
             "dead_step": named(
                 ("dead_step", np.arange(config.dead_steps)),
@@ -273,10 +267,9 @@ def analyse(
                 ("worst_point", np.array(config.worst_points)[:, 1]),
                 "β of every stage for the constructed gradients",
             ),
-            "end": list(ENDS),
-        },
+        }
     )
-    return labelled(data.assign(_numbers(data)), LABELS)
+    return labelled(data.assign(_numbers(data)))
 
 
 def _numbers(data: xr.Dataset) -> dict[str, xr.DataArray]:

@@ -10,18 +10,15 @@ import numpy as np
 import xarray as xr
 
 from experiments.core.run import Run
-from experiments.core.stats import ENDS
-from experiments.core.store import labelled
+from experiments.core.store import labelled, named
 from experiments.figures.stability.losses import (
     GIVEN,
     HORIZONS,
-    LABELS,
     GeneralisationConfig,
     losses,
     train,
 )
 from experiments.figures.stability.point_statistics import (
-    OPTIMUM_LABELS,
     optimum,
     rank_correlation,
     spread,
@@ -59,20 +56,16 @@ def analyse(config: Config, test_loss: np.ndarray) -> xr.Dataset:
     Returns:
       The figure's dataset.
     """
-    data = losses(config, ("point",), *config.points, test_loss).assign_coords(end=list(ENDS))
+    data = losses(config, ("point",), *config.points, test_loss)
+    best = data.best_loss
     data = data.assign(
-        rank_correlation=rank_correlation(data.b2, data.best_loss),
-        spread=spread(data.best_loss),
-        best_b2=data.b2[data.best_loss.argmin("point")],
-        **optimum(data.best_loss),
+        rank_correlation=named(
+            rank_correlation(data.b2, best), "Spearman's correlation of β with the best test loss"
+        ),
+        spread=named(
+            spread(best), "largest less smallest best test loss of the points", "nat/token"
+        ),
+        best_b2=named(data.b2[best.argmin("point")], "β where the best test loss is lowest"),
+        **optimum(best),
     )
-    numbers = stated(data, STATISTICS, HORIZONS)
-    return labelled(data.assign(numbers), LABELS | OPTIMUM_LABELS | STATISTICS)
-
-
-STATISTICS = {
-    "rank_correlation": ("Spearman's correlation of β with the best test loss", "1"),
-    "spread": ("largest less smallest best test loss of the points", "nat/token"),
-    "best_b2": ("β where the best test loss is lowest", "1"),
-}
-"""What each seed says up to each horizon."""
+    return labelled(data.assign(stated(data, HORIZONS)))

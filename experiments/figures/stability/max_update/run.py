@@ -19,13 +19,13 @@ from experiments.figures.stability.max_updates import (
     FAST,
     GROWING,
     JUST_BELOW,
-    LABELS,
     check_slopes,
     fitted_relation,
     growth_slopes,
     largest_ratio,
     theory,
     train,
+    trajectories,
 )
 from experiments.training.config import TrainingConfig
 from kadam_jax import grid, normal_curve, points
@@ -138,22 +138,15 @@ def analyse(
     eps_slope = growth_slopes(larger_eps, b1[contrast], b2[contrast], LATE)
     few_log_exact = theory(b1[contrast], b2[contrast], config.contrast_steps)["log_exact_bound"]
     excess = np.log10(largest_ratio(float32, few_log_exact))
-    trajectory, member, bound = ("point", "seed", "step"), ("point", "seed"), ("point", "step")
-    few = ("contrast", "contrast_seed")
-    data = xr.Dataset(
-        {name: (trajectory, array) for name, array in trained.items()}
-        | {
-            "log_exact_bound": (bound, log_exact),
-            "log_paper_bound": (bound, predicted["log_paper_bound"]),
+    member, few = ("point", "seed"), ("contrast", "contrast_seed")
+    data = trajectories(config, b1, b2, predicted, trained).assign(
+        {
             "exact_ratio": named(
                 (member, largest_ratio(trained["max_update"], log_exact)),
                 "largest max-update over the exact bound",
             ),
             "paper_ratio": named(
-                (
-                    member,
-                    largest_ratio(trained["max_update"], predicted["log_paper_bound"]),
-                ),
+                (member, largest_ratio(trained["max_update"], predicted["log_paper_bound"])),
                 "largest max-update over Theorem 1's bound",
             ),
             "rate": named(
@@ -197,13 +190,10 @@ def analyse(
             "contrast_float32_excess": named(
                 (few, excess), "largest excess over the exact bound with float32 v", "decade"
             ),
-        },
+        }
+    )
+    data = data.assign_coords(
         {
-            "b1": ("point", b1),
-            "b2": ("point", b2),
-            "C": ("point", C),
-            "seed": np.array(config.seeds),
-            "step": np.arange(config.num_steps),
             "kind": named(("kind", ["half_C", "exact"]), "predicted rate"),
             "window": named(("window", list(windows)), "window of the slope"),
             "window_ends": named(
@@ -224,9 +214,9 @@ def analyse(
             ),
             "curve_b1": named(("curve", config.curve[0]), "γ on the whole curve"),
             "curve_b2": named(("curve", config.curve[1]), "β on the whole curve"),
-        },
+        }
     )
-    return labelled(data.assign(_numbers(data)), LABELS | FIGURE_LABELS)
+    return labelled(data.assign(_numbers(data)))
 
 
 def _numbers(data: xr.Dataset) -> dict[str, xr.DataArray]:
@@ -235,43 +225,52 @@ def _numbers(data: xr.Dataset) -> dict[str, xr.DataArray]:
     ratio = (data.slope.median("seed") / data.rate).where(data.C <= FAST)
     exact_ratio = ratio.sel(kind="exact", window="early")
     jumped = data.contrast_float32 > 1.1 * np.exp(data.contrast_log_exact_bound)
+    largest_just_below = data.max_update.where((data.C < 0) & (data.C >= JUST_BELOW)).max()
+    jump = jumped.argmax("contrast_step").where(jumped.any("contrast_step")).median()
+    windows = {"early": "in the first window", "late": "at n = 1000±50"}
+    kinds = {"half_C": "|C|/2", "exact": "ln(γ/√β)"}
     return {
-        "largest_stable": data.max_update.where(data.C > 0).max(),
-        "largest_just_below": data.max_update.where((data.C < 0) & (data.C >= JUST_BELOW)).max(),
-        "smallest_growing": data.max_update.max("step").where(data.C <= GROWING).min(),
-        "dead_stable": dead.where(data.C > 0).median(),
-        "dead_growing": dead.where(data.C <= GROWING).median(),
-        "farthest_early": abs(exact_ratio - 1).max(),
+        "largest_stable": named(
+            data.max_update.where(data.C > 0).max(),
+            "largest max-update where C > 0",
+            "learning rates",
+        ),
+        "largest_just_below": named(
+            largest_just_below, "largest max-update where -0.01 ≤ C < 0", "learning rates"
+        ),
+        "smallest_growing": named(
+            data.max_update.max("step").where(data.C <= GROWING).min(),
+            "largest max-update of the member with C ≤ -0.0196 where it is smallest",
+            "learning rates",
+        ),
+        "dead_stable": named(
+            dead.where(data.C > 0).median(),
+            "dead gradients at the last step where C > 0, median share",
+        ),
+        "dead_growing": named(
+            dead.where(data.C <= GROWING).median(),
+            "dead gradients at the last step where C ≤ -0.0196, median share",
+        ),
+        "farthest_early": named(
+            abs(exact_ratio - 1).max(),
+            "slope in the first window over ln(γ/√β), C ≤ -0.029: largest |median - 1| of a point",
+        ),
         **{
-            f"{window}_over_{kind}": ratio.sel(window=window, kind=kind).median()
-            for window in data.window.values
-            for kind in data.kind.values
+            f"{window}_over_{kind}": named(
+                ratio.sel(window=window, kind=kind).median(),
+                f"slope {where} over {rate}, C ≤ -0.029, median",
+            )
+            for window, where in windows.items()
+            for kind, rate in kinds.items()
         },
-        "eps_peak": data.contrast_eps.fillna(-np.inf).argmax("contrast_step").median(),
-        "float32_jump": jumped.argmax("contrast_step").where(jumped.any("contrast_step")).median(),
+        "eps_peak": named(
+            data.contrast_eps.fillna(-np.inf).argmax("contrast_step").median(),
+            "n of the largest max-update with the larger ε, median",
+            "steps",
+        ),
+        "float32_jump": named(
+            jump,
+            "n where float32 v first puts the update 10% above the exact bound, median",
+            "steps",
+        ),
     }
-
-
-FIGURE_LABELS = {
-    "largest_stable": ("largest max-update where C > 0", "learning rates"),
-    "largest_just_below": ("largest max-update where -0.01 ≤ C < 0", "learning rates"),
-    "smallest_growing": (
-        "largest max-update of the member with C ≤ -0.0196 where it is smallest",
-        "learning rates",
-    ),
-    "dead_stable": ("dead gradients at the last step where C > 0, median share", "1"),
-    "dead_growing": ("dead gradients at the last step where C ≤ -0.0196, median share", "1"),
-    "farthest_early": (
-        "slope in the first window over ln(γ/√β), C ≤ -0.029: largest |median - 1| of a point",
-        "1",
-    ),
-    "early_over_half_C": ("slope in the first window over |C|/2, C ≤ -0.029, median", "1"),
-    "early_over_exact": ("slope in the first window over ln(γ/√β), C ≤ -0.029, median", "1"),
-    "late_over_half_C": ("slope at n = 1000±50 over |C|/2, C ≤ -0.029, median", "1"),
-    "late_over_exact": ("slope at n = 1000±50 over ln(γ/√β), C ≤ -0.029, median", "1"),
-    "eps_peak": ("n of the largest max-update with the larger ε, median", "steps"),
-    "float32_jump": (
-        "n where float32 v first puts the update 10% above the exact bound, median",
-        "steps",
-    ),
-}

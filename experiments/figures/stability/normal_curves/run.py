@@ -10,18 +10,15 @@ import numpy as np
 import xarray as xr
 
 from experiments.core.run import Run
-from experiments.core.stats import ENDS
 from experiments.core.store import labelled, named
 from experiments.figures.stability.losses import (
     GIVEN,
     HORIZONS,
-    LABELS,
     GeneralisationConfig,
     losses,
     train,
 )
 from experiments.figures.stability.point_statistics import (
-    OPTIMUM_LABELS,
     excess_over_best_other,
     optimum,
     rank_correlation,
@@ -70,36 +67,31 @@ def analyse(config: Config, test_loss: np.ndarray) -> xr.Dataset:
         curve=named(
             ("curve", list(CURVES)),
             "β of the point with γ = 0.9 that the normal curve goes through",
-        ),
-        end=list(ENDS),
+        )
     )
     stable, unstable = data.best_loss.where(data.C > 0), data.best_loss.where(data.C < 0)
     data = data.assign(
-        rank_correlation=rank_correlation(data.C, stable),
-        largest_excess=excess_over_best_other(stable, 0),
-        stable_spread=spread(stable),
-        unstable_excess=unstable.mean("point") - stable.mean("point"),
+        rank_correlation=named(
+            rank_correlation(data.C, stable),
+            "Spearman's correlation of C with the best test loss where C > 0",
+        ),
+        largest_excess=named(
+            excess_over_best_other(stable, 0),
+            "best test loss at the largest C less that of the best other point with C > 0, chosen "
+            "on the other seeds",
+            "nat/token",
+        ),
+        stable_spread=named(
+            spread(stable), "largest less smallest best test loss where C > 0", "nat/token"
+        ),
+        unstable_excess=named(
+            unstable.mean("point") - stable.mean("point"),
+            "best test loss, mean where C < 0 less mean where C > 0",
+            "nat/token",
+        ),
         **optimum(data.best_loss),
     )
     for b2 in CURVES:
         where = f", curve through ({b2}, 0.9)"
-        data = data.assign(
-            stated(data.sel(curve=b2, drop=True), STATISTICS, HORIZONS, where, suffix=f"_{b2}")
-        )
-    return labelled(data, LABELS | OPTIMUM_LABELS | STATISTICS)
-
-
-STATISTICS = {
-    "rank_correlation": ("Spearman's correlation of C with the best test loss where C > 0", "1"),
-    "largest_excess": (
-        "best test loss at the largest C less that of the best other point with C > 0, chosen on "
-        "the other seeds",
-        "nat/token",
-    ),
-    "stable_spread": ("largest less smallest best test loss where C > 0", "nat/token"),
-    "unstable_excess": (
-        "best test loss, mean where C < 0 less mean where C > 0",
-        "nat/token",
-    ),
-}
-"""What each seed says of each curve up to each horizon."""
+        data = data.assign(stated(data.sel(curve=b2, drop=True), HORIZONS, where, f"_{b2}"))
+    return labelled(data)

@@ -13,7 +13,7 @@ import xarray as xr
 
 from experiments.core.config import FigureConfig, check_least, require
 from experiments.core.run import Run
-from experiments.core.store import labelled
+from experiments.core.store import COORDINATES, labelled, named
 from kadam_jax import exact_growth_rate, level_curve, normal_curve, stability_coefficient
 
 
@@ -57,46 +57,44 @@ def compute(config: Config, run: Run) -> xr.Dataset:
             through_b1, through_b2, config.num_curve, direction="both"
         )
         boundary_b1 = jnp.linspace(0.0, 1.0, config.num_curve + 2)[1:-1]
+        plane, level, normal = ("b2", "b1"), ("level", "point"), ("curve", "point")
+        normal_C = stability_coefficient(normal_b1, normal_b2)
+        default_C = stability_coefficient(0.9, 0.999)
         data = {
-            "C": (("b2", "b1"), stability_coefficient(*gamma_by_beta)),
-            "exact_growth_rate": (("b2", "b1"), exact_growth_rate(*gamma_by_beta)),
-            "level_b1": (("level", "point"), level_b1),
-            "level_b2": (("level", "point"), level_b2),
-            "normal_b1": (("curve", "point"), normal_b1),
-            "normal_b2": (("curve", "point"), normal_b2),
-            "normal_C": (("curve", "point"), stability_coefficient(normal_b1, normal_b2)),
-            "normal_angle": (("curve", "chord"), _angle_to_gradient(normal_b1, normal_b2)),
-            "boundary_b1": (("point",), boundary_b1),
-            "boundary_b2": (("point",), boundary_b1**2),
-            "default_C": ((), stability_coefficient(0.9, 0.999)),
+            "C": (plane, stability_coefficient(*gamma_by_beta), *COORDINATES["C"]),
+            "exact_growth_rate": (
+                plane,
+                exact_growth_rate(*gamma_by_beta),
+                "growth rate of the exact bound, max(0, ln(γ/√β))",
+                "1/step",
+            ),
+            "level_b1": (level, level_b1, "γ on the level curve C = level"),
+            "level_b2": (level, level_b2, "β on the level curve C = level"),
+            "normal_b1": (normal, normal_b1, "γ on a normal curve"),
+            "normal_b2": (normal, normal_b2, "β on a normal curve"),
+            "normal_C": (normal, normal_C, "C on a normal curve"),
+            "normal_angle": (
+                ("curve", "chord"),
+                _angle_to_gradient(normal_b1, normal_b2),
+                "angle of a chord of a normal curve to the gradient of C",
+                "degree",
+            ),
+            "boundary_b1": ("point", boundary_b1, "γ on the exact boundary γ² = β"),
+            "boundary_b2": ("point", boundary_b1**2, "β on the exact boundary γ² = β"),
+            "default_C": ((), default_C, "C at the usual (β, γ) = (0.999, 0.9)"),
         }
         dataset = xr.Dataset(
-            {name: (dims, np.asarray(array)) for name, (dims, array) in data.items()},
+            {
+                name: named((dims, np.asarray(array)), *label)
+                for name, (dims, array, *label) in data.items()
+            },
             coords={
                 "b1": np.asarray(centres),
                 "b2": np.asarray(centres),
-                "level": np.array(config.levels, float),
+                "level": named(("level", np.array(config.levels, float)), "C"),
             },
         )
-    return labelled(dataset, LABELS)
-
-
-LABELS = {
-    "C": ("C(β, γ) = 2/γ - 1/β - 1", "1"),
-    "exact_growth_rate": ("growth rate of the exact bound, max(0, ln(γ/√β))", "1/step"),
-    "level_b1": ("γ on the level curve C = level", "1"),
-    "level_b2": ("β on the level curve C = level", "1"),
-    "normal_b1": ("γ on a normal curve", "1"),
-    "normal_b2": ("β on a normal curve", "1"),
-    "normal_C": ("C on a normal curve", "1"),
-    "normal_angle": ("angle of a chord of a normal curve to the gradient of C", "degree"),
-    "boundary_b1": ("γ on the exact boundary γ² = β", "1"),
-    "boundary_b2": ("β on the exact boundary γ² = β", "1"),
-    "default_C": ("C at the usual (β, γ) = (0.999, 0.9)", "1"),
-    "b1": ("γ", "1"),
-    "b2": ("β", "1"),
-    "level": ("C", "1"),
-}
+    return labelled(dataset)
 
 
 def _angle_to_gradient(b1: jax.Array, b2: jax.Array) -> jax.Array:

@@ -2,17 +2,20 @@
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import optax
+from jax.typing import ArrayLike
 
 from experiments.core.config import flatten
 from experiments.core.errors import ConfigError
 from experiments.training.meshes import MeshConfig
-from experiments.training.optimizers import EPS, OPTAX_EPS, OPTIMIZERS, SCHEDULES
+from experiments.training.optimizers import OPTIMIZERS, make_optimizer
+from experiments.training.schedules import SCHEDULES
 from models.cnn import CNNConfig
 from models.nanogpt import GPTConfig
 
@@ -59,14 +62,16 @@ class TrainConfig:
       data_seed: Of the order of the training examples, the same for all members.
       num_steps: Optimizer steps.
       batch_size: Examples in a batch, over all devices and processes.
-      optimizer: kadam is this project's, the others are optax's.
+      optimizer: kadam is this project's, the others are optax's. Muon is for matrices that
+        multiply, with an Adam of the same b1, b2 and learning rate for the others; Schedule-free
+        AdamW is evaluated through its averaged parameters.
       learning_rate: The largest; the schedule multiplies it.
       schedule: What follows the warm-up; cosine ends at the last step.
       warmup_steps: Steps in which the learning rate rises linearly from 0.
       final_rate: Where cosine ends, as a share of learning_rate.
       k: Stages of kadam.
       strategy: How b1 and b2 become the decays of kadam's stages (section 4.3).
-      b1: Decay of the average of gradients; of lion's too, and sgd's momentum.
+      b1: Decay of the average of gradients; of lion's too, and sgd's and muon's momentum.
       b2: Decay of the average of squared gradients; lion's second decay.
       eps: Added to the bias-corrected root mean square; None for the optimizer's own, 1e-30 for
         kadam and 1e-8 for optax's.
@@ -90,9 +95,9 @@ class TrainConfig:
     data_seed: int = 0
     num_steps: int = 1000
     batch_size: int = 64
-    optimizer: Literal["kadam", "adamw", "nadamw", "rmsprop", "lion", "sgd"] = "kadam"
+    optimizer: Literal[tuple(OPTIMIZERS)] = "kadam"
     learning_rate: float = 1e-3
-    schedule: Literal["constant", "cosine"] = "cosine"
+    schedule: Literal[tuple(SCHEDULES)] = "cosine"
     warmup_steps: int = 100
     final_rate: float = 0.1
     k: int = 2
@@ -132,6 +137,10 @@ class TrainConfig:
         self._check("warmup_steps", lambda value: value < self.num_steps, below)
         if self.coupled and self.optimizer != "kadam":
             raise ConfigError(f"coupled=True is for optimizer=kadam, got {self.optimizer}")
+        if not OPTIMIZERS[self.optimizer].decays_rate:  # its average takes the place of a decay
+            its = f"for optimizer={self.optimizer}"
+            self._check("schedule", "constant".__eq__, f"constant {its}")
+            self._check("b1", lambda value: value > 0, f"above 0 {its}")
 
     def _check_integer(self, name, least):
         most = MOST.get(name, 2**31 - 1)
@@ -196,10 +205,18 @@ def hyperparameters(config: TrainConfig) -> dict[str, float]:
     >>> hyperparameters(TrainConfig(learning_rate=1e-2))["learning_rate"]
     0.01
     """
-    own_eps = EPS.get(config.optimizer, OPTAX_EPS)
     numbers = {name: getattr(config, name) for name in NUMERIC}
-    numbers["eps"] = own_eps if config.eps is None else config.eps
+    numbers["eps"] = OPTIMIZERS[config.optimizer].eps if config.eps is None else config.eps
     return {name: value for name, value in numbers.items() if value is not None}
+
+
+def optimizer_of(
+    config: TrainConfig, member: Mapping[str, ArrayLike]
+) -> optax.GradientTransformation:
+    """The optimizer of a member, whose `hyperparameters` may be traced."""
+    static = {name: getattr(config, name) for name in ("k", "strategy", "coupled")}
+    shape = SCHEDULES[config.schedule](config.num_steps, config.warmup_steps, config.final_rate)
+    return make_optimizer(config.optimizer, static | {**member}, shape)
 
 
 def sweep_members(

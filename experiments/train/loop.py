@@ -17,14 +17,14 @@ from experiments.core.run import say
 from experiments.core.store import atomic
 from experiments.data.loading import Batches, Data, training_batches
 from experiments.train.checkpoints import Checkpoints
-from experiments.train.config import TrainConfig, identity, sweep_members
+from experiments.train.config import TrainConfig, identity, optimizer_of, sweep_members
 from experiments.train.evaluation import evaluate
 from experiments.train.metrics_log import MetricsLog, live_line
 from experiments.train.processes import from_first
 from experiments.train.run_folder import CHECKPOINTS, CONFIG, METRICS, owned_folder
 from experiments.train.stopping import agreed, caught_signals
 from experiments.training.meshes import make_mesh, place_batch, process_share
-from experiments.training.optimizers import make_optimizer
+from experiments.training.optimizers import OPTIMIZERS
 from experiments.training.tasks import Problem
 from experiments.training.train import Programs, TrainState, member_programs
 
@@ -107,9 +107,10 @@ def train(
     mesh = make_mesh(config.mesh, devices, len(members["seed"]), config.batch_size)
     programs = member_programs(
         job.problem,
-        lambda member: make_optimizer(config, member),
+        lambda member: optimizer_of(config, member),
         members,
         mesh,
+        evaluated=OPTIMIZERS[config.optimizer].evaluated,
         members_at_once=config.members_at_once,
         shard_above=config.mesh.shard_above,
     )

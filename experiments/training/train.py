@@ -123,6 +123,7 @@ def member_programs(
     members: Mapping[str, ArrayLike],
     mesh: Mesh,
     *,
+    evaluated: Callable[[Any, Any], Any] = lambda opt_state, params: params,
     members_at_once: int | None = None,
     shard_above: int | None = None,
 ) -> Programs:
@@ -134,6 +135,7 @@ def member_programs(
       members: Columns of equal length, "seed" among them.
       mesh: From `training.meshes.make_mesh`. Each batch is shared out over "data" and computed
         as if it were whole, BatchNorm and dropout included.
+      evaluated: `evaluated(opt_state, params)`: the parameters that are measured.
       members_at_once: Members that a device computes side by side, the others in turn; None for one
         on CPUs and all elsewhere.
       shard_above: As in `training.meshes.MeshConfig`.
@@ -165,7 +167,8 @@ def member_programs(
         return jax.lax.scan(step, state, (batches, indices))
 
     def metrics_one(state, batch, weights):
-        return problem.metrics(state.params, state.model_state, batch, weights)
+        params = evaluated(state.opt_state, state.params)
+        return problem.metrics(params, state.model_state, batch, weights)
 
     def each(fn):
         return _over_members(fn, mesh, members_at_once)

@@ -11,6 +11,8 @@ from experiments.core.config import ConfigError
 from experiments.data import Corpus, sample_batch
 from experiments.data.images import Images
 from experiments.data.loading import Data
+from experiments.training.optimizers import OPTIMIZERS, Member, make_optimizer
+from experiments.training.schedules import SCHEDULES
 from experiments.training.tasks import Task, heldout_halves, image_problem, language_task
 from experiments.training.train import train_member
 from models.cnn import CNNConfig
@@ -148,3 +150,31 @@ def _examples(split: Images, places: jax.Array) -> dict[str, jax.Array]:
     pixels = jnp.asarray(split.pixels)[places].astype(jnp.float32)
     mean, std = (x[None, None, None] for x in (split.mean, split.std))
     return {"image": (pixels - mean) / std, "label": jnp.asarray(split.labels)[places]}
+
+
+def optimizer_trial(
+    name: str, trial: Trial, num_steps: int, warmup_steps: int, final_rate: float, **fixed: Any
+) -> Callable[[Member], dict[str, jax.Array]]:
+    """What trains one member of an optimizer with a warm-up and measures it.
+
+    Args:
+      name: Of `OPTIMIZERS`; where its learning rate should not fall it stays at its highest.
+      trial: Trains with an optimizer.
+      num_steps: Of `trial`.
+      warmup_steps: As in `warmup_cosine`.
+      final_rate: As in `warmup_cosine`.
+      fixed: Hyperparameters that all members share, and those that are static.
+
+    Returns:
+      A function of a member, its `seed` included, that gives `validation` and `test`, means.
+    """
+    row = OPTIMIZERS[name]
+    after = SCHEDULES["cosine" if row.decays_rate else "constant"]
+    shape = after(num_steps, warmup_steps, final_rate)
+
+    def fn(member):
+        optimizer = make_optimizer(name, {**fixed, **member}, shape)
+        found = trial(optimizer, member["seed"], row.evaluated)
+        return {"validation": found["validation"], "test": found["test"].mean()}
+
+    return fn

@@ -14,7 +14,7 @@ from jax.sharding import AxisType
 
 from experiments import __main__ as cli
 from experiments.core.config import ConfigError
-from experiments.train.config import TrainConfig, sweep_members
+from experiments.train.config import TrainConfig, optimizer_of, sweep_members
 from experiments.training.meshes import (
     MeshConfig,
     make_mesh,
@@ -22,7 +22,6 @@ from experiments.training.meshes import (
     process_share,
     state_shardings,
 )
-from experiments.training.optimizers import make_optimizer
 from experiments.training.train import member_programs
 from tests.training.toy import toy_problem
 
@@ -44,7 +43,7 @@ def trained(shape, shard_above=None):
     mesh = make_mesh(MeshConfig(*shape), jax.devices(), 8, CONFIG.batch_size)
     programs = member_programs(
         toy_problem(8, 16),
-        lambda member: make_optimizer(CONFIG, member),
+        lambda member: optimizer_of(CONFIG, member),
         members,
         mesh,
         shard_above=shard_above,

@@ -9,7 +9,8 @@ import pytest
 
 from experiments.core.errors import ConfigError
 from experiments.data import byte_corpus, load_corpus
-from experiments.training.contenders import CONTENDERS, schedule
+from experiments.training.optimizers import OPTIMIZERS, make_optimizer
+from experiments.training.schedules import warmup_cosine
 from experiments.training.tasks import Task, language_task
 from experiments.training.train import train_member
 from kadam_jax.members import points, sweep
@@ -89,16 +90,15 @@ def layers():
     return Task(init, sample, loss, sample, evaluate=None)
 
 
-@pytest.mark.parametrize("name", CONTENDERS)
-def test_with_64_bits_a_contender_keeps_the_dtypes_of_its_state(name, x64):
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_with_64_bits_an_optimizer_keeps_the_dtypes_of_its_state(name, x64):
     """Hyperparameters of a sweep are float64 there, parameters stay float32."""
-    contender, at = CONTENDERS[name], {"rate": 0.1, **CONTENDERS[name].usual}
+    at = {"learning_rate": 0.1, **OPTIMIZERS[name].usual}
     members = {key: jnp.asarray([value, value]) for key, value in at.items()}
-    assert members["rate"].dtype == jnp.float64
-    shape = schedule(contender, 4, 1, 0.1)
+    assert members["learning_rate"].dtype == jnp.float64
 
     def run(member):
-        optimizer = contender.make(member, shape)
+        optimizer = make_optimizer(name, {**member, "k": 2}, warmup_cosine(4, 1, 0.1))
         return train_member(layers(), optimizer, seed=0, num_steps=4)
 
     ours, alone = jax.jit(jax.vmap(run))(members), jax.jit(lambda: run(at))()

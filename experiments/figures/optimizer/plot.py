@@ -196,8 +196,8 @@ OPTIMIZERS = {
 
 def style(name: str) -> tuple[str, str, str]:
     """Label, colour and marker of one arm, an optimizer or a strategy and k."""
-    if name in OPTIMIZERS:
-        return OPTIMIZERS[name]
     strategy, _, k = name.rpartition("_")
+    if strategy not in STRATEGIES:
+        return OPTIMIZERS.get(name, (name, "0.4", "o"))
     label, colour, marker = STRATEGIES[strategy]
     return f"{k}-Adam, {label}", colour, marker

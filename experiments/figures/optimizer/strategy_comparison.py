@@ -13,15 +13,15 @@ from typing import Any, Literal
 import numpy as np
 import optax
 import xarray as xr
-from jax.typing import ArrayLike
 from scipy import stats
 
 from experiments.core.config import ConfigError, check_ks, check_rising
 from experiments.core.run import Run
 from experiments.core.stats import ENDS
 from experiments.core.store import labelled
+from experiments.training.optimizers import Member, make_optimizer
 from experiments.training.trials import Trial
-from kadam_jax import STRATEGIES, grid, per_stage_decays, points, scale_by_kadam
+from kadam_jax import STRATEGIES, grid, per_stage_decays, points
 
 TUNING_SEED = 0
 ADAM = "adam"
@@ -92,26 +92,21 @@ def label(strategy: str, k: int) -> str:
     return ADAM if k == 1 else f"{strategy}_{k}"
 
 
-def make_optimizer(
-    k: int, member: Mapping[str, ArrayLike], eps: float, schedule: optax.Schedule
-) -> optax.GradientTransformation:
-    """`kadam` with its way of decaying as a number, so that both ways share a program.
+def either_decay(member: Member, schedule: optax.Schedule) -> optax.GradientTransformation:
+    """k-Adam with its way of decaying as a number, so that both ways share a program.
 
     Args:
-      k: Number of stages.
-      member: `b1`, `b2` of every stage, `rate` η, `weight_decay` λ, and `coupled`, 1 or 0.
-      eps: Of every stage.
+      member: `coupled` is 1 or 0.
       schedule: Multiplies η at every step.
 
     Returns:
       The optimizer.
     """
     coupled = member["weight_decay"] * member["coupled"]
+    decoupled = {"weight_decay": member["weight_decay"] - coupled, "coupled": False}
     return optax.chain(
         optax.add_decayed_weights(coupled),
-        scale_by_kadam(k, (member["b1"],) * k, (member["b2"],) * k, eps),
-        optax.add_decayed_weights(member["weight_decay"] - coupled),
-        optax.scale_by_learning_rate(lambda count: member["rate"] * schedule(count)),
+        make_optimizer("kadam", {**member, **decoupled}, schedule),
     )
 
 
@@ -148,7 +143,8 @@ def _compare(config, run, trial, schedule, k):
     }
 
     def fn(member):
-        return trial(make_optimizer(k, member, config.eps, schedule), member["seed"])
+        optimizer = either_decay({**member, "k": k, "eps": config.eps}, schedule)
+        return trial(optimizer, member["seed"])
 
     def sweep(name, dims, members):
         arrays = run.sweep(f"{name}_{k}", fn, members, chunk_size=config.chunk_size)
@@ -166,7 +162,7 @@ def _compare(config, run, trial, schedule, k):
             arm=points(b1=b1, b2=b2),
             coupled=_coupled(coords["decay"]),
             weight_decay=coords["weight_decay"],
-            rate=coords["rate"],
+            learning_rate=coords["rate"],
             seed=np.array([TUNING_SEED]),
         ),
     )
@@ -176,7 +172,7 @@ def _compare(config, run, trial, schedule, k):
         b2=b2,
         coupled=_coupled(best.chosen_decay.values),
         weight_decay=best.chosen_weight_decay.values,
-        rate=best.chosen_rate.values,
+        learning_rate=best.chosen_rate.values,
     )
     return swept, sweep("fresh", ("arm", "seed"), grid(arm=chosen, seed=coords["seed"]))
 

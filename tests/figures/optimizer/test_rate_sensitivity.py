@@ -25,7 +25,7 @@ from experiments.figures.optimizer.rate_sensitivity.noise_response import noise_
 from experiments.figures.optimizer.rate_sensitivity.optima import analyse
 from experiments.figures.optimizer.rate_sensitivity.plot import plot
 from experiments.figures.optimizer.rate_sensitivity.run import Config, compute
-from experiments.training.contenders import ADAMW, strategy_decays
+from experiments.training.optimizers import ADAMW, strategy_decays
 from experiments.training.trials import text_trial
 from kadam_jax import kadam
 from models.nanogpt import GPTConfig

@@ -22,8 +22,8 @@ from experiments.figures.optimizer.strategy_comparison import (
     choose,
     compare,
     crossed_interval,
+    either_decay,
     label,
-    make_optimizer,
 )
 from kadam_jax.optimizer import kadam
 from kadam_jax.strategies import STRATEGIES
@@ -50,9 +50,9 @@ NUM_STEPS = 6
 def test_the_optimizer_is_kadam(strategy, coupled):
     config = dataclasses.replace(CONFIG, ks=(1, 3))
     b1, b2 = (STRATEGIES[strategy](b, 3) for b in (config.b1, config.b2))
-    member = {"b1": b1, "b2": b2, "rate": 1e-2, "weight_decay": 0.1, "coupled": float(coupled)}
+    member = {"k": 3, "b1": b1, "b2": b2, "learning_rate": 1e-2, "weight_decay": 0.1}
     schedule = optax.linear_schedule(0.0, 1.0, 4)
-    ours = make_optimizer(3, member, 1e-30, schedule)
+    ours = either_decay({**member, "coupled": float(coupled)}, schedule)
     theirs = kadam(
         lambda count: 1e-2 * schedule(count),
         3,

@@ -10,7 +10,7 @@ from experiments.core.stats import ENDS, paired_mean, spearman
 from experiments.core.store import labelled, named
 from experiments.figures.optimizer.decay_search.box import AXES, COORDINATES, KADAM, OUTER
 from experiments.figures.optimizer.decay_search.stages import SEARCHED
-from experiments.training.contenders import ADAMW
+from experiments.training.optimizers import ADAMW
 from experiments.training.tuning import lowest
 
 

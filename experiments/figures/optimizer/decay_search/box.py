@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import qmc
 
-from experiments.training.contenders import ADAMW
+from experiments.training.optimizers import ADAMW
 
 KADAM = "kadam_2"
 COORDINATES = ("b1_1", "b2_1", "b1_2", "b2_2", "rate")

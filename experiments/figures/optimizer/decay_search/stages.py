@@ -19,8 +19,8 @@ from experiments.figures.optimizer.decay_search.box import (
     at_edge,
     sobol,
 )
-from experiments.training.contenders import ADAMW, contender_trial, strategy_decays
-from experiments.training.trials import Trial
+from experiments.training.optimizers import ADAMW, strategy_decays
+from experiments.training.trials import Trial, optimizer_trial
 from experiments.training.tuning import choose_by_halving, lowest, lowest_few
 from kadam_jax import STRATEGIES, grid, points
 
@@ -53,7 +53,9 @@ def trainer(
       The function.
     """
     functions = {
-        name: contender_trial(name, trial, num_steps, warmup_steps, config.final_rate)
+        name: optimizer_trial(
+            name.removesuffix("_2"), trial, num_steps, warmup_steps, config.final_rate, k=2
+        )
         for name in AXES
     }
 
@@ -61,6 +63,7 @@ def trainer(
         columns = dict(zip(AXES[name], settings.T, strict=True))
         columns |= {"b1": columns["b1_1"], "b2": columns["b2_1"]}  # as one stage calls them
         columns |= {"weight_decay": np.full(len(settings), config.weight_decay)}
+        columns["learning_rate"] = columns.pop("rate")
         return run.sweep(
             f"{task}_{stage}_{name}",
             functions[name],

@@ -23,9 +23,10 @@ from experiments.figures.optimizer.noise_robustness.contrasts import (
 )
 from experiments.figures.optimizer.noise_robustness.noisy_training import noisy_trial
 from experiments.figures.optimizer.rate_basins import optimum
-from experiments.training.contenders import USUAL
+from experiments.training.optimizers import USUAL, make_optimizer
+from experiments.training.schedules import warmup_cosine
 from experiments.training.tuning import TunedConfig
-from kadam_jax import grid, kadam, points
+from kadam_jax import grid, points
 from models.ngram import NGramConfig
 
 
@@ -133,17 +134,9 @@ def compute(config: Config, run: Run) -> xr.Dataset:
 
 def _optimizer(config: Config, k: int, rate: jax.Array) -> optax.GradientTransformation:
     """k-Adam with that peak of its schedule."""
-    shape = optax.warmup_cosine_decay_schedule(
-        0.0, 1.0, config.warmup_steps, config.num_steps, config.final_rate
-    )
-    return kadam(
-        lambda count: rate * shape(count),
-        k,
-        USUAL["b1"],
-        USUAL["b2"],
-        config.eps,
-        strategy=config.strategy,
-    )
+    member = USUAL | {"learning_rate": rate, "weight_decay": 0.0, "eps": config.eps}
+    shape = warmup_cosine(config.num_steps, config.warmup_steps, config.final_rate)
+    return make_optimizer("kadam", member | {"k": k, "strategy": config.strategy}, shape)
 
 
 def _chosen(rates: np.ndarray, losses: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ from experiments.figures.optimizer.optimizer_comparison import claims, plot
 from experiments.figures.optimizer.optimizer_comparison.grids import Grids, first_few
 from experiments.figures.optimizer.optimizer_comparison.run import KADAM, Config, compute
 from experiments.training.config import LAPTOP_MINIMUM, LAPTOP_MODEL, SMOKE_MODEL
-from experiments.training.contenders import ADAMW
+from experiments.training.optimizers import ADAMW
 from kadam_jax import STRATEGIES
 
 FIGURE = Figure(

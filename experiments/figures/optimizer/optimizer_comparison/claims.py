@@ -15,7 +15,7 @@ from scipy import stats
 
 from experiments.core.claims import Claim
 from experiments.core.stats import NOTHING, Estimate, paired_mean
-from experiments.training.contenders import ADAMW
+from experiments.training.optimizers import ADAMW
 from experiments.training.tuning import lowest
 from kadam_jax import STRATEGIES
 

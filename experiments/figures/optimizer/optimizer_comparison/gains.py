@@ -7,7 +7,7 @@ import xarray as xr
 
 from experiments.core.stats import ENDS, holm, mean, paired_mean, paired_p_value
 from experiments.core.store import labelled, named
-from experiments.training.contenders import ADAMW
+from experiments.training.optimizers import ADAMW
 from experiments.training.tuning import lowest
 
 

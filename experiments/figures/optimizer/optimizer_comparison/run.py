@@ -18,21 +18,14 @@ from experiments.core.run import Run
 from experiments.figures.optimizer.optimizer_comparison.gains import analyse
 from experiments.figures.optimizer.optimizer_comparison.grids import Grid, Grids, Setting
 from experiments.training.config import ContendersConfig
-from experiments.training.contenders import (
-    ADAMW,
-    CONTENDERS,
-    USUAL,
-    contender_trial,
-    strategy_decays,
-)
-from experiments.training.trials import Trial, text_trial
+from experiments.training.optimizers import ADAMW, OPTIMIZERS, USUAL, strategy_decays
+from experiments.training.trials import Trial, optimizer_trial, text_trial
 from experiments.training.tuning import TunedConfig, choose_by_halving
 from kadam_jax import STRATEGIES, grid, points
 
 KADAM = "kadam"
-COLUMNS = ("b1", "b2", "weight_decay", "rate")
+COLUMNS = ("b1", "b2", "weight_decay", "learning_rate")
 """What tells one member of an arm from another, the seed aside."""
-OPTIMIZERS = (*(name for name in CONTENDERS if not name.startswith(KADAM)), KADAM)
 
 
 class Arm(NamedTuple):
@@ -41,8 +34,8 @@ class Arm(NamedTuple):
     name: str
     optimizer: str
     """Whose number of members it shares."""
-    contender: str
-    """Of `CONTENDERS`: whose program trains it."""
+    k: int
+    """Stages of k-Adam; arms of one optimizer and k share a program."""
     settings: tuple[Setting, ...]
     """What it is tuned over, the learning rate aside."""
 
@@ -62,7 +55,9 @@ class Config(TunedConfig, ContendersConfig):
     """
 
     chunk_size: int = 10
-    optimizers: tuple[str, ...] = OPTIMIZERS
+    optimizers: tuple[str, ...] = (
+        *(ADAMW, "nadamw", "rmsprop", "lion", "muon", "schedule_free_adamw", KADAM),
+    )
     ks: tuple[int, ...] = (2, 3)
     grids: Grids = field(default_factory=Grids)
     num_finalists: int = 20
@@ -76,28 +71,28 @@ class Config(TunedConfig, ContendersConfig):
         """The rivals, then k-Adam's."""
         return (
             *(
-                Arm(name, name, name, self.grid(name).settings)
+                Arm(name, name, 1, self.grid(name).settings)
                 for name in self.optimizers
                 if name != KADAM
             ),
             *(
-                Arm(f"{strategy}_{k}", KADAM, f"{KADAM}_{k}", (_setting(k, strategy),))
+                Arm(f"{strategy}_{k}", KADAM, k, (_setting(k, strategy),))
                 for k in self.ks
                 for strategy in STRATEGIES
             ),
         )
 
     def grid(self, optimizer: str) -> Grid:
-        """What an optimizer is tuned over."""
-        return getattr(self.grids, optimizer)
+        """What an optimizer is tuned over: AdamW's grid, if it has none of its own."""
+        return getattr(self.grids, optimizer, self.grids.adamw)
 
     def __post_init__(self):
         super().__post_init__()
-        known = set(self.optimizers) <= set(OPTIMIZERS)
+        known = set(self.optimizers) <= OPTIMIZERS.keys()
         if not known or not {ADAMW, KADAM} <= set(self.optimizers) or _repeats(self.optimizers):
             raise ConfigError(
-                f"optimizers must be different ones of {OPTIMIZERS}, {ADAMW} and {KADAM} among "
-                f"them, got {self.optimizers}"
+                f"optimizers must be different ones of {', '.join(OPTIMIZERS)}, {ADAMW} and "
+                f"{KADAM} among them, got {self.optimizers}"
             )
         if not self.ks or not set(self.ks) <= {2, 3} or _repeats(self.ks):
             raise ConfigError(f"ks must be 2, 3 or both, got {self.ks}")
@@ -152,15 +147,18 @@ def compute(config: Config, run: Run) -> xr.Dataset:
         eval_batches=config.eval_batches,
     )
     parts = [
-        _train(config, run, trial, name, list(arms))
-        for name, arms in itertools.groupby(config.arms, lambda arm: arm.contender)
+        _train(config, run, trial, list(arms))
+        for _, arms in itertools.groupby(config.arms, lambda arm: (arm.optimizer, arm.k))
     ]
     return analyse(xr.concat(parts, "arm", join="outer"))
 
 
-def _train(config: Config, run: Run, trial: Trial, name: str, arms: list[Arm]) -> xr.Dataset:
+def _train(config: Config, run: Run, trial: Trial, arms: list[Arm]) -> xr.Dataset:
     """Tunes the arms of one program, then trains what was picked with fresh seeds."""
-    fn = contender_trial(name, trial, config.num_steps, config.warmup_steps, config.final_rate)
+    _, optimizer, k, _ = arms[0]
+    name = f"{optimizer}_{k}" if optimizer == KADAM else optimizer
+    schedule = config.num_steps, config.warmup_steps, config.final_rate
+    fn = optimizer_trial(optimizer, trial, *schedule, k=k)
 
     def train(stage, members, seeds):
         """`validation` and `test`, (arms, members, seeds), of (arms, members, COLUMNS)."""
@@ -170,10 +168,10 @@ def _train(config: Config, run: Run, trial: Trial, name: str, arms: list[Arm]) -
         return {key: x.reshape(*members.shape[:2], -1) for key, x in swept.items()}
 
     first_seed, *more_seeds = config.tuning_seeds
-    rates = config.learning_rate * np.array(config.grid(arms[0].optimizer).rates)
+    rates = config.learning_rate * np.array(config.grid(optimizer).rates)
     tried = np.array([[(*row, rate) for row in arm.settings for rate in rates] for arm in arms])
     first = train("tuning", tried, [first_seed])["validation"][..., 0]
-    each = config.num_finalists // sum(arm.optimizer == arms[0].optimizer for arm in config.arms)
+    each = config.num_finalists // sum(arm.optimizer == optimizer for arm in config.arms)
     finalists = choose_by_halving(
         first, tried, each, lambda members: train("finalists", members, more_seeds)["validation"]
     )

@@ -5,7 +5,7 @@ from experiments.core.questions import WORTH_TRYING
 from experiments.figures.optimizer.rate_sensitivity import claims, plot
 from experiments.figures.optimizer.rate_sensitivity.run import Config, compute
 from experiments.training.config import LAPTOP_MINIMUM, LAPTOP_MODEL, SMOKE_MODEL
-from experiments.training.contenders import ADAMW
+from experiments.training.optimizers import ADAMW
 
 FIGURE = Figure(
     name="rate_sensitivity",

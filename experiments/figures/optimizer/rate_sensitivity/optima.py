@@ -14,7 +14,7 @@ from experiments.core.stats import (
 )
 from experiments.core.store import labelled, named
 from experiments.figures.optimizer.rate_basins import basin, loss_at, optimum
-from experiments.training.contenders import ADAMW
+from experiments.training.optimizers import ADAMW
 from experiments.training.tuning import lowest
 
 

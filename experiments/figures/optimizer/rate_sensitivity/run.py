@@ -18,18 +18,11 @@ from experiments.figures.optimizer.rate_sensitivity.noise_response import noise_
 from experiments.figures.optimizer.rate_sensitivity.optima import analyse
 from experiments.figures.optimizer.strategy_comparison import label
 from experiments.training.config import ContendersConfig
-from experiments.training.contenders import (
-    ADAMW,
-    CONTENDERS,
-    USUAL,
-    contender_trial,
-    strategy_decays,
-)
-from experiments.training.trials import text_trial
+from experiments.training.optimizers import ADAMW, OPTIMIZERS, USUAL, strategy_decays
+from experiments.training.trials import optimizer_trial, text_trial
 from kadam_jax import STRATEGIES, grid, points
 
-TWO_ADAM = "kadam_2"
-OPTIMIZERS = tuple(name for name in CONTENDERS if not name.startswith("kadam"))
+KADAM = "kadam"
 
 
 @dataclass(frozen=True)
@@ -49,7 +42,9 @@ class Config(ContendersConfig):
     """
 
     chunk_size: int = 5
-    optimizers: tuple[str, ...] = OPTIMIZERS
+    optimizers: tuple[str, ...] = (
+        *(ADAMW, "nadamw", "rmsprop", "lion", "muon", "schedule_free_adamw"),
+    )
     strategies: tuple[str, ...] = ("inverse_exp", "exp", "scaled")
     first_powers: tuple[int, ...] = (-1, -1, -2, -4, -2, -1, -2, -2, -2)
     num_rates: int = 7
@@ -60,9 +55,11 @@ class Config(ContendersConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.optimizers[:1] != (ADAMW,) or not set(self.optimizers) <= set(OPTIMIZERS):
+        known = OPTIMIZERS.keys() - {KADAM}
+        if self.optimizers[:1] != (ADAMW,) or not set(self.optimizers) <= known:
             raise ConfigError(
-                f"optimizers must be {ADAMW} and then others of {OPTIMIZERS}, got {self.optimizers}"
+                f"optimizers must be {ADAMW} and then others of {', '.join(sorted(known))}, got "
+                f"{self.optimizers}"
             )
         if not self.strategies or not set(self.strategies) <= set(STRATEGIES):
             raise ConfigError(
@@ -101,13 +98,13 @@ class Config(ContendersConfig):
 def compute(config: Config, run: Run) -> xr.Dataset:
     """One sweep for each optimizer, 2-Adam's strategies together; then noise, and `analyse`."""
     rates = dict(zip(config.arms, config.rates, strict=True))
-    alone = [({name: CONTENDERS[name].usual}, name) for name in config.optimizers]
+    alone = [({name: OPTIMIZERS[name].usual}, name) for name in config.optimizers]
     decays = [USUAL | strategy_decays(2, strategy) for strategy in config.strategies]
     swept = [
         _losses(config, run, name, hyperparameters, rates)
         for hyperparameters, name in (
             *alone,
-            (dict(zip(config.switches, decays, strict=True)), TWO_ADAM),
+            (dict(zip(config.switches, decays, strict=True)), KADAM),
         )
     ]
     losses = {name: np.concatenate([arrays[name] for arrays in swept]) for name in swept[0]}
@@ -136,8 +133,8 @@ def _losses(
         for key in USUAL
     }
     rate = np.concatenate([rates[arm] for arm in hyperparameters])
-    members = grid(point=points(rate=rate, **columns), seed=config.seeds)
-    fn = contender_trial(name, trial, config.num_steps, config.warmup_steps, config.final_rate)
+    members = grid(point=points(learning_rate=rate, **columns), seed=config.seeds)
+    fn = optimizer_trial(name, trial, config.num_steps, config.warmup_steps, config.final_rate, k=2)
     arrays = run.sweep(name, fn, members, chunk_size=config.chunk_size)
     shape_of_arms = (len(hyperparameters), config.num_rates, config.num_seeds)
     return {key: x.reshape(shape_of_arms) for key, x in arrays.items()}

@@ -1,4 +1,6 @@
-"""training/contenders.py and training/trials.py."""
+"""training/optimizers.py and training/trials.py: each optimizer is a row, whoever trains."""
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -9,14 +11,17 @@ from optax import contrib
 
 from experiments.core.stats import holm, paired_mean, paired_p_value
 from experiments.data import byte_corpus
-from experiments.training.contenders import (
-    CONTENDERS,
+from experiments.figures.optimizer import optimizer_comparison, rate_sensitivity
+from experiments.train.config import TrainConfig, hyperparameters, optimizer_of
+from experiments.training.optimizers import (
+    OPTIMIZERS,
     USUAL,
-    kadam_contender,
-    schedule,
+    Optimizer,
+    make_optimizer,
     strategy_decays,
 )
-from experiments.training.trials import text_trial
+from experiments.training.schedules import warmup_constant, warmup_cosine
+from experiments.training.trials import optimizer_trial, text_trial
 from kadam_jax import kadam
 from models.nanogpt import GPTConfig
 from tests.kadam_jax.scanning import jit_feed
@@ -28,7 +33,7 @@ PARAMS = {"embedding": jnp.ones((3, 4)), "up": jnp.full((4, 6), 0.5), "scale": j
 
 
 def member_of(name, **changes):
-    return {"rate": 0.1, **CONTENDERS[name].usual, **changes}
+    return {"learning_rate": 0.1, **OPTIMIZERS[name].usual, **changes}
 
 
 def run(optimizer, num_steps=NUM_STEPS):
@@ -42,30 +47,31 @@ def run(optimizer, num_steps=NUM_STEPS):
     return jax.tree.map(lambda x: x[-1], (params, states))
 
 
+FALLING = warmup_cosine(NUM_STEPS, 3, 0.1)
+
+
 def ours(name, **changes):
-    contender = CONTENDERS[name]
-    shape = schedule(contender, NUM_STEPS, 3, 0.1)
-    return contender.make(member_of(name, **changes), shape)
+    shape = FALLING if OPTIMIZERS[name].decays_rate else warmup_constant(NUM_STEPS, 3, 0.1)
+    return make_optimizer(name, member_of(name, **{"k": 2, **changes}), shape)
 
 
-def rate_of(name, **_):
-    shape = schedule(CONTENDERS[name], NUM_STEPS, 3, 0.1)
-    return lambda count: 0.1 * shape(count)
+def rate(count):
+    return 0.1 * FALLING(count)
 
 
 THEIRS = {
-    "adamw": lambda rate: optax.adamw(rate, 0.9, 0.999, weight_decay=1e-2),
-    "nadamw": lambda rate: optax.nadamw(rate, 0.9, 0.999, weight_decay=1e-2),
-    "lion": lambda rate: optax.lion(rate, 0.9, 0.99, weight_decay=1e-2),
-    "kadam_2": lambda rate: kadam(rate, 2, (0.9, 0.9), (0.999, 0.999), weight_decay=1e-2),
-    "kadam_3": lambda rate: kadam(rate, 3, (0.9,) * 3, (0.999,) * 3, weight_decay=1e-2),
+    "adamw": ({}, optax.adamw(rate, 0.9, 0.999, weight_decay=1e-2)),
+    "nadamw": ({}, optax.nadamw(rate, 0.9, 0.999, weight_decay=1e-2)),
+    "lion": ({}, optax.lion(rate, 0.9, 0.99, weight_decay=1e-2)),
+    "kadam": ({"k": 3}, kadam(rate, 3, (0.9,) * 3, (0.999,) * 3, weight_decay=1e-2)),
 }
 
 
 @pytest.mark.parametrize("name", THEIRS)
-def test_a_contender_is_the_optimizer_of_its_name(name):
-    found, _ = run(ours(name))
-    expected, _ = run(THEIRS[name](rate_of(name)))
+def test_a_row_is_the_optimizer_of_its_name(name):
+    changes, theirs = THEIRS[name]
+    found, _ = run(ours(name, **changes))
+    expected, _ = run(theirs)
     for leaf in PARAMS:
         np.testing.assert_allclose(found[leaf], expected[leaf], rtol=1e-5)
 
@@ -74,7 +80,7 @@ def test_schedule_free_is_optax_own_and_measured_through_its_average():
     found, state = run(ours("schedule_free_adamw"))
     theirs = contrib.schedule_free_adamw(0.1, warmup_steps=3, weight_decay=1e-2)
     expected, theirs_state = run(theirs)
-    evaluated = CONTENDERS["schedule_free_adamw"].evaluated(state, found)
+    evaluated = OPTIMIZERS["schedule_free_adamw"].evaluated(state, found)
     averages = contrib.schedule_free_eval_params(theirs_state, expected)
     for leaf in PARAMS:
         np.testing.assert_allclose(found[leaf], expected[leaf], rtol=1e-5)
@@ -85,7 +91,7 @@ def test_schedule_free_is_optax_own_and_measured_through_its_average():
 def test_muon_is_for_matrices_and_adam_for_what_is_looked_up():
     found, _ = run(ours("muon"), num_steps=4)
     adam, _ = run(
-        optax.nadamw(rate_of("muon"), CONTENDERS["muon"].usual["b1"], 0.999, weight_decay=1e-2),
+        optax.nadamw(rate, OPTIMIZERS["muon"].usual["b1"], 0.999, weight_decay=1e-2),
         num_steps=4,
     )
     for leaf in ("embedding", "scale"):
@@ -112,37 +118,60 @@ def test_muons_updates_are_as_large_as_adams():
     params = {"up": jnp.zeros((16, 16))}
     sizes = []
     for name in ("muon", "adamw"):
-        optimizer = CONTENDERS[name].make(
-            member_of(name, rate=1.0, weight_decay=0.0), lambda count: 1.0
-        )
+        member = member_of(name, learning_rate=1.0, weight_decay=0.0)
+        optimizer = make_optimizer(name, member, lambda count: 1.0)
         grads = {"up": jax.random.normal(jax.random.key(0), (8, 16, 16))}
         _, updates, _ = jit_feed(optimizer, grads, params)
         sizes.append(float(jnp.sqrt(jnp.mean(updates["up"][-1] ** 2))))
     assert 0.5 < sizes[0] / sizes[1] < 2
 
 
-@pytest.mark.parametrize("name", CONTENDERS)
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_everything_of_a_member_may_be_traced(name):
-    contender = CONTENDERS[name]
-    shape = schedule(contender, NUM_STEPS, 3, 0.1)
-
     @jax.jit
     def fn(member):
-        params, state = run(contender.make(member, shape))
-        return contender.evaluated(state, params)["up"].sum()
+        params, state = run(ours(name, **member))
+        return OPTIMIZERS[name].evaluated(state, params)["up"].sum()
 
     base = fn(member_of(name))
     assert np.isfinite(base)
-    for change in ({"rate": 0.2}, {"b1": 0.5}, {"b2": 0.9}, {"weight_decay": 0.5}):
-        ignored = {"rmsprop": "b1", "muon": "b2"}.get(name)  # of a matrix
+    for change in ({"learning_rate": 0.2}, {"b1": 0.5}, {"b2": 0.9}, {"weight_decay": 0.5}):
+        ignored = {"rmsprop": "b1", "muon": "b2", "sgd": "b2"}.get(name)  # of a matrix
         assert (fn(member_of(name, **change)) == base) == (ignored in change)
 
 
 def test_each_stage_may_have_its_own_decays():
-    member = {"rate": 0.1, "weight_decay": 0.0, "b1_1": 0.9, "b1_2": 0.5, "b2_1": 0.99, "b2_2": 0.8}
-    found, _ = run(kadam_contender(2).make(member, lambda count: 1.0))
+    decays = {"b1_1": 0.9, "b1_2": 0.5, "b2_1": 0.99, "b2_2": 0.8}
+    member = {"learning_rate": 0.1, "weight_decay": 0.0, "k": 2, **decays}
+    found, _ = run(make_optimizer("kadam", member, lambda count: 1.0))
     expected, _ = run(kadam(0.1, 2, (0.9, 0.5), (0.99, 0.8)))
     np.testing.assert_allclose(found["up"], expected["up"], rtol=1e-6)
+
+
+def test_a_new_optimizer_is_one_row(monkeypatch):
+    """The train command and the comparisons take it, train with it and measure what it says."""
+
+    def make(at, schedule):
+        return optax.sgd(schedule, momentum=at["b1"])
+
+    def zeros(opt_state, params):
+        return jax.tree.map(jnp.zeros_like, params)
+
+    row = Optimizer(make, usual=USUAL | {"b1": 0.5}, evaluated=zeros)
+    monkeypatch.setitem(OPTIMIZERS, "heavy_ball", row)
+    config = TrainConfig(optimizer="heavy_ball", b1=0.5, warmup_steps=3, num_steps=NUM_STEPS)
+    found, _ = run(optimizer_of(config, hyperparameters(config)))
+    expected, _ = run(optax.sgd(lambda count: 1e-3 * FALLING(count), momentum=0.5))
+    np.testing.assert_allclose(found["up"], expected["up"], rtol=1e-6)
+
+    smoke = optimizer_comparison.FIGURE.presets["smoke"]
+    compared = dataclasses.replace(smoke, optimizers=("adamw", "heavy_ball", "kadam"))
+    assert compared.grid("heavy_ball") == compared.grid("adamw")
+    smoke = rate_sensitivity.FIGURE.presets["smoke"]
+    dataclasses.replace(smoke, optimizers=("adamw", "heavy_ball"), first_powers=(1, 1, 0))
+    trial = text_trial(MODEL, CORPUS, batch=2, num_steps=3, eval_batches=2)
+    losses = optimizer_trial("heavy_ball", trial, 3, 1, 0.1)(member_of("heavy_ball", seed=0))
+    np.testing.assert_allclose(losses["test"], np.log(256), rtol=1e-5)
 
 
 def test_the_naive_strategy_gives_every_stage_the_usual_decays():

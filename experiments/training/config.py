@@ -59,6 +59,19 @@ class TrainingConfig(FigureConfig):
                 )
 
 
+def check_schedule(config: FigureConfig) -> None:
+    """Raises ConfigError for a warm-up and a cosine that a run cannot have."""
+    if not config.learning_rate > 0:
+        raise ConfigError(f"learning_rate must be above 0, got {config.learning_rate}")
+    if not 0 <= config.warmup_steps < config.num_steps:
+        raise ConfigError(
+            f"warmup_steps must be from 0 to below num_steps={config.num_steps}, got "
+            f"{config.warmup_steps}"
+        )
+    if not 0 <= config.final_rate <= 1:
+        raise ConfigError(f"final_rate must be from 0 to 1, got {config.final_rate}")
+
+
 @dataclasses.dataclass(frozen=True)
 class ScheduledConfig(TrainingConfig):
     """The same with a warm-up and a cosine: learning rates are the schedule's highest.
@@ -73,15 +86,7 @@ class ScheduledConfig(TrainingConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if not self.learning_rate > 0:
-            raise ConfigError(f"learning_rate must be above 0, got {self.learning_rate}")
-        if not 0 <= self.warmup_steps < self.num_steps:
-            raise ConfigError(
-                f"warmup_steps must be from 0 to below num_steps={self.num_steps}, got "
-                f"{self.warmup_steps}"
-            )
-        if not 0 <= self.final_rate <= 1:
-            raise ConfigError(f"final_rate must be from 0 to 1, got {self.final_rate}")
+        check_schedule(self)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,6 +20,7 @@ from experiments.core.run import Run
 from experiments.core.store import COORDINATES, named
 from experiments.figures.stability.max_updates import stored_rms, theory
 from experiments.training.config import ScheduledConfig
+from experiments.training.schedules import warmup_cosine
 from experiments.training.tasks import Task, language_task
 from experiments.training.train import train_member
 from kadam_jax import grid, points
@@ -70,10 +71,7 @@ class GeneralisationConfig(ScheduledConfig):
     @property
     def warmup_cosine(self) -> optax.Schedule:
         """The paper's learning rate: a linear warm-up, then a cosine (appendix H)."""
-        peak = self.learning_rate
-        return optax.warmup_cosine_decay_schedule(
-            0.0, peak, self.warmup_steps, self.num_steps, self.final_rate * peak
-        )
+        return warmup_cosine(self.num_steps, self.warmup_steps, self.final_rate, self.learning_rate)
 
 
 class RecordLossState(NamedTuple):

@@ -3,10 +3,9 @@
 from dataclasses import dataclass, field
 
 import numpy as np
-import optax
 import xarray as xr
 
-from experiments.core.config import ConfigError, check_least
+from experiments.core.config import check_least
 from experiments.core.run import Run
 from experiments.figures.optimizer.strategy_comparison import (
     ADAM,
@@ -14,7 +13,8 @@ from experiments.figures.optimizer.strategy_comparison import (
     analyse,
     compare,
 )
-from experiments.training.config import ImagesConfig
+from experiments.training.config import ImagesConfig, check_schedule
+from experiments.training.schedules import warmup_cosine
 from experiments.training.trials import image_trial
 from models.cnn import CNNConfig
 
@@ -48,20 +48,12 @@ class Config(ComparisonConfig, ImagesConfig):
     def __post_init__(self):
         self.check_comparison()
         check_least(self, batch=1, num_steps=1, chunk_size=1)
-        if not 0 <= self.warmup_steps < self.num_steps:
-            raise ConfigError(
-                f"warmup_steps must be from 0 to num_steps={self.num_steps} - 1, got "
-                f"{self.warmup_steps}"
-            )
-        if not self.learning_rate > 0:
-            raise ConfigError(f"learning_rate must be above 0, got {self.learning_rate}")
+        check_schedule(self)
 
 
 def compute(config: Config, run: Run) -> xr.Dataset:
     """Sweeps over the grid and over fresh seeds for each k; then `analyse`."""
-    schedule = optax.warmup_cosine_decay_schedule(
-        0.0, 1.0, config.warmup_steps, config.num_steps, config.final_rate
-    )
+    schedule = warmup_cosine(config.num_steps, config.warmup_steps, config.final_rate)
     trial = image_trial(config.model, run.images, batch=config.batch, num_steps=config.num_steps)
     swept, fresh = compare(config, run, trial, schedule)
     data = analyse(config, swept, fresh, "test error", "%")

@@ -1,14 +1,16 @@
 """Settings chosen by their held-out losses; what is not finite is never better."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from experiments.core.config import check_least
+from experiments.core.run import Run
 from experiments.training.config import ScheduledConfig
+from kadam_jax import grid, points
 
 
 @dataclass(frozen=True)
@@ -55,44 +57,107 @@ def lowest_few(losses: ArrayLike, num: int) -> np.ndarray:
     return np.argsort(np.where(np.isfinite(losses), losses, np.inf), kind="stable")[:num]
 
 
-class Finalists(NamedTuple):
-    """Of each row of candidates, those with the lowest losses of one seed, tried with more.
-
-    Attributes:
-      places: Of them among the candidates, (num_rows, num).
-      losses: Of all seeds, the first one's first, (num_rows, num, num_seeds).
-      chosen: The place of the one with the lowest mean, (num_rows,).
-    """
-
-    places: np.ndarray
-    losses: np.ndarray
-    chosen: np.ndarray
+Candidates = Mapping[str, np.ndarray]
+"""A column for each value of a member, all of one shape; where one of each row is chosen these are
+(num_rows, num_candidates)."""
+Train = Callable[[str, Candidates, Sequence[int]], dict[str, np.ndarray]]
+"""`train(stage, candidates, seeds)`: what every candidate gives with every seed, (*shape of the
+candidates, num_seeds, ...): `validation`, `test`, and others."""
 
 
-def choose_by_halving(
-    first: np.ndarray,
-    candidates: np.ndarray,
-    num: int,
-    validate: Callable[[np.ndarray], np.ndarray],
-) -> Finalists:
-    """Tries the best few candidates of each row with more seeds; the lowest mean is chosen.
+def trainer(
+    run: Run, name: str, fn: Callable[[Mapping[str, Any]], Mapping[str, Any]], chunk_size: int
+) -> Train:
+    """What trains candidates with seeds, as sweeps of one program.
 
     Args:
-      first: Validation losses with one seed, (num_rows, num_candidates).
-      candidates: What was tried, (num_rows, num_candidates, num_axes).
-      num: How many of a row are tried with more seeds.
-      validate: Of candidates (num_rows, num, num_axes) the losses with further seeds,
-        (num_rows, num, num_further).
-
-    >>> candidates = np.arange(4.0)[None, :, None]  # the lower the better with the first seed
-    >>> further = lambda few: 30 - 10 * few  # the other way round
-    >>> found = choose_by_halving(candidates[..., 0], candidates, 2, further)
-    >>> found.places.tolist(), found.losses.tolist(), found.chosen.tolist()
-    ([[0, 1]], [[[0.0, 30.0], [1.0, 20.0]]], [1])
+      run: Of the figure.
+      name: Tells its sweeps from others.
+      fn: What one member gives, its `seed` included.
+      chunk_size: As in `Run.sweep`.
     """
-    places = np.stack([lowest_few(losses, num) for losses in first])
-    known = np.take_along_axis(first, places, 1)[..., None]
-    further = validate(np.take_along_axis(candidates, places[..., None], 1))
-    losses = np.concatenate([known, further], -1)
-    best = lowest(losses.mean(-1))[:, None]
-    return Finalists(places, losses, np.take_along_axis(places, best, 1)[:, 0])
+
+    def train(stage, candidates, seeds):
+        shape = next(iter(candidates.values())).shape
+        columns = {key: np.ravel(column) for key, column in candidates.items()}
+        found = run.sweep(
+            f"{stage}_{name}",
+            fn,
+            grid(candidate=points(**columns), seed=np.array(seeds)),
+            chunk_size=chunk_size,
+            grid_shape=True,
+        )
+        return {key: x.reshape(*shape, *x.shape[1:]) for key, x in found.items()}
+
+    return train
+
+
+class Tuned(NamedTuple):
+    """Of each row of candidates the chosen one, and what it was chosen by."""
+
+    first: Mapping[str, np.ndarray]
+    """What all candidates gave, (num_rows, num_candidates, num_first_seeds, ...)."""
+    places: np.ndarray
+    """Of the finalists among the candidates, the best first, (num_rows, num_finalists)."""
+    losses: np.ndarray
+    """Validation losses of the finalists with all seeds, (num_rows, num_finalists, num_seeds)."""
+    chosen: np.ndarray
+    """The place of the finalist with the lowest mean, (num_rows,)."""
+    picked: Candidates
+    """The chosen candidates, columns (num_rows,)."""
+
+
+def tune(
+    train: Train,
+    candidates: Candidates,
+    seeds: Sequence[int],
+    few: int | None = None,
+    first: Mapping[str, np.ndarray] | None = None,
+) -> Tuned:
+    """Chooses one candidate of each row by its mean validation loss; seeds of tests are others.
+
+    What has the same validation (errors of few examples) is told apart by its `validation_loss`,
+    if there is one; what is not finite is never better than what is.
+
+    Args:
+      train: Trains candidates.
+      candidates: What is tried, (num_rows, num_candidates).
+      seeds: That choose.
+      few: How many of a row are tried with all of them, the best with the first; None for all.
+      first: What the candidates gave with the first seed, if that is known.
+
+    >>> candidates = {"rate": np.arange(4.0)[None]}  # the first seed says: the lower the better
+    >>> def train(stage, candidates, seeds):
+    ...     by_seed = [candidates["rate"] if seed == 0 else 30 - 10 * candidates["rate"]
+    ...                for seed in seeds]
+    ...     return {"validation": np.stack(by_seed, -1)}
+    >>> found = tune(train, candidates, seeds=[0, 1], few=2)
+    >>> found.places.tolist(), found.losses.tolist(), found.picked["rate"].tolist()
+    ([[0, 1]], [[[0.0, 30.0], [1.0, 20.0]]], [1.0])
+    """
+    first_seeds, more = (seeds, []) if few is None else (seeds[:1], seeds[1:])
+    if first is None:
+        first = train("tuning", candidates, first_seeds)
+    places = _ranked(first)[:, :few]
+    finalists = {key: _at(first[key], places) for key in MEASURES if key in first}
+    if more:
+        further = train("finalists", {k: _at(x, places) for k, x in candidates.items()}, more)
+        finalists = {key: np.concatenate([x, further[key]], 2) for key, x in finalists.items()}
+    chosen = _at(places, _ranked(finalists)[:, :1])[:, 0]
+    picked = {key: _at(column, chosen[:, None])[:, 0] for key, column in candidates.items()}
+    return Tuned(first, places, finalists["validation"], chosen, picked)
+
+
+MEASURES = ("validation_loss", "validation")
+"""What candidates are ranked by, the last one before the others."""
+
+
+def _ranked(found: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Places from the lowest mean over seeds to the highest, the first of equals first."""
+    means = [found[key].mean(-1) for key in MEASURES if key in found]
+    return np.lexsort([np.where(np.isfinite(x), x, np.inf) for x in means])
+
+
+def _at(values: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Values (num_rows, num_candidates, ...) at places (num_rows, num)."""
+    return np.take_along_axis(values, places.reshape(*places.shape, *[1] * (values.ndim - 2)), 1)

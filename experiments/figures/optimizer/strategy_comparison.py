@@ -17,17 +17,16 @@ from scipy import stats
 
 from experiments.core.config import ConfigError, check_ks, check_rising
 from experiments.core.run import Run
-from experiments.core.stats import ENDS
+from experiments.core.stats import ENDS, at_end
 from experiments.core.store import labelled
 from experiments.training.optimizers import Member, make_optimizer
 from experiments.training.trials import Trial
+from experiments.training.tuning import trainer, tune
 from kadam_jax import STRATEGIES, grid, per_stage_decays, points
 
 TUNING_SEED = 0
 ADAM = "adam"
 DECAYS = ("decoupled", "coupled")
-CHOICES = ("decay", "weight_decay", "rate")
-"""What an arm is tuned over."""
 
 
 @dataclass(frozen=True)
@@ -122,8 +121,10 @@ def compare(
       schedule: Multiplies every learning rate.
 
     Returns:
-      What `trial` gives, over arm, decay, weight_decay and rate; then, of what `choose` takes of
-      these, over arm and seed.
+      What `trial` gives, over arm, decay, weight_decay and rate, with what was chosen of these,
+      `chosen_decay`, `chosen_weight_decay` and `chosen_rate`, and `rate_at_edge`, whether that is
+      the first or the last one: beyond it the arm might be better; then what that gives with
+      fresh seeds, over arm and seed.
     """
     swept, fresh = zip(*(_compare(config, run, trial, schedule, k) for k in config.ks), strict=True)
     return xr.concat(swept, "arm"), xr.concat(fresh, "arm")
@@ -132,49 +133,44 @@ def compare(
 def _compare(config, run, trial, schedule, k):
     """`compare` for one k."""
     arms = [(strategy, stages) for strategy, stages in config.arms if stages == k]
-    stage_decays = [_stage_decays(config, *arm) for arm in arms]
-    b1, b2 = np.array(stage_decays).T
-    coords = {
-        "arm": [label(*arm) for arm in arms],
+    b1, b2 = np.array([_stage_decays(config, *arm) for arm in arms]).T
+    names = {"arm": [label(*arm) for arm in arms]}
+    choices = {
         "decay": list(config.decays),
         "weight_decay": np.array(config.weight_decays),
         "rate": config.learning_rates,
-        "seed": np.array(config.seeds),
     }
 
     def fn(member):
         optimizer = either_decay({**member, "k": k, "eps": config.eps}, schedule)
         return trial(optimizer, member["seed"])
 
-    def sweep(name, dims, members):
-        arrays = run.sweep(f"{name}_{k}", fn, members, chunk_size=config.chunk_size)
-        sizes = [len(coords[dim]) for dim in dims]
-        data = {
-            key: ((*dims, "example")[: len(dims) + x.ndim - 1], x.reshape(*sizes, *x.shape[1:]))
-            for key, x in arrays.items()
-        }
-        return xr.Dataset(data, {dim: coords[dim] for dim in dims})
+    train = trainer(run, str(k), fn, config.chunk_size)
+    tried = grid(
+        arm=points(b1=b1, b2=b2),
+        coupled=(np.array(config.decays) == "coupled").astype(float),
+        weight_decay=choices["weight_decay"],
+        learning_rate=choices["rate"],
+    )
+    sizes = tried.shape
+    tried = {name: column.reshape(len(arms), -1) for name, column in tried.items()}
+    tuned = tune(train, tried, [TUNING_SEED])
+    swept = _dataset(
+        {name: x.reshape(*sizes, *x.shape[3:]) for name, x in tuned.first.items()}, names | choices
+    )
+    places = dict(zip(choices, np.unravel_index(tuned.chosen, sizes[1:]), strict=True))
+    chosen = {
+        f"chosen_{name}": ("arm", np.array(choices[name])[place]) for name, place in places.items()
+    }
+    chosen["rate_at_edge"] = "arm", at_end(places["rate"], sizes[-1])
+    fresh = train("fresh", tuned.picked, config.seeds)
+    return swept.assign(chosen), _dataset(fresh, names | {"seed": np.array(config.seeds)})
 
-    swept = sweep(
-        "swept",
-        ("arm", *CHOICES),
-        grid(
-            arm=points(b1=b1, b2=b2),
-            coupled=_coupled(coords["decay"]),
-            weight_decay=coords["weight_decay"],
-            learning_rate=coords["rate"],
-            seed=np.array([TUNING_SEED]),
-        ),
-    )
-    best = choose(swept)
-    chosen = points(
-        b1=b1,
-        b2=b2,
-        coupled=_coupled(best.chosen_decay.values),
-        weight_decay=best.chosen_weight_decay.values,
-        learning_rate=best.chosen_rate.values,
-    )
-    return swept, sweep("fresh", ("arm", "seed"), grid(arm=chosen, seed=coords["seed"]))
+
+def _dataset(arrays: Mapping[str, np.ndarray], coords: Mapping[str, Any]) -> xr.Dataset:
+    """Arrays over the coordinates, and over examples where they have one dimension more."""
+    dims = (*coords, "example")
+    return xr.Dataset({name: (dims[: x.ndim], x) for name, x in arrays.items()}, coords)
 
 
 def _stage_decays(config: Any, strategy: str, k: int) -> tuple[float, float]:
@@ -183,32 +179,6 @@ def _stage_decays(config: Any, strategy: str, k: int) -> tuple[float, float]:
         return config.b1, config.b2
     (b1, *_), (b2, *_) = per_stage_decays(config.b1, config.b2, k, strategy)
     return float(b1), float(b2)
-
-
-def _coupled(decays: Any) -> np.ndarray:
-    return (np.asarray(decays) == "coupled").astype(float)
-
-
-def choose(swept: xr.Dataset) -> xr.Dataset:
-    """Each arm's configuration: the lowest `validation`, then the lowest `validation_loss`.
-
-    Args:
-      swept: As `compare` gives it; what is not finite is never better than what is.
-
-    Returns:
-      `chosen_decay`, `chosen_weight_decay`, `chosen_rate`, and `rate_at_edge`, whether that is the
-      first or the last one: beyond it an arm might be better.
-    """
-    order = [swept[name].transpose("arm", *CHOICES) for name in ("validation_loss", "validation")]
-    sizes = order[0].shape[1:]
-    keys = [np.where(np.isfinite(x), x, np.inf).reshape(len(x), -1) for x in order]
-    places = np.unravel_index(np.lexsort(keys)[:, 0], sizes)
-    chosen = {
-        f"chosen_{name}": ("arm", swept[name].values[place])
-        for name, place in zip(CHOICES, places, strict=True)
-    }
-    at_edge = np.isin(places[-1], [0, sizes[-1] - 1])
-    return xr.Dataset({**chosen, "rate_at_edge": ("arm", at_edge)}, {"arm": swept.arm})
 
 
 def crossed_interval(values: xr.DataArray) -> np.ndarray:
@@ -252,12 +222,7 @@ def analyse(
       The sweep, what was chosen, the paper's statistic and the fresh seeds' tests, labelled.
     """
     strategies, ks = zip(*config.arms, strict=True)
-    data = choose(swept).assign(
-        validation=swept.validation,
-        validation_loss=swept.validation_loss,
-        swept_test=swept.test.mean("example"),
-        test=fresh.test,
-    )
+    data = swept.drop_vars("test").assign(swept_test=swept.test.mean("example"), test=fresh.test)
     data = data.assign_coords(
         strategy=("arm", list(strategies)), k=("arm", np.array(ks)), end=list(ENDS)
     )

@@ -286,11 +286,13 @@ def test_everything_is_labelled_and_drawn_from_the_dataset_alone(data):
 def test_what_diverged_is_never_chosen():
     """The higher a learning rate the better, until members diverge."""
 
-    def train(stage, name, settings, seeds):
-        losses = np.where(settings[:, -1] < 0.2, 1 - settings[:, -1], np.nan)
-        return {"validation": (x := np.tile(losses[:, None], len(seeds))), "test": x}
+    def train(stage, candidates, seeds):
+        rates = candidates["learning_rate"]
+        losses = np.where(rates < 0.2, 1 - rates, np.nan)
+        return {"validation": (x := np.stack([losses] * len(seeds), -1)), "test": x}
 
-    some = stages(CONFIG, train, train)
+    trains = dict.fromkeys(AXES, train)
+    some = stages(CONFIG, trains, trains)
     finite = np.isfinite(some.validation)
     assert finite.any("member").all()
     assert not finite.all("member").any()

@@ -88,7 +88,7 @@ def test_label_noise_changes_training_labels_alone():
 
 
 def test_a_member_is_trained_with_its_noise_and_measured_without():
-    member = {"seed": 4, "rate": 0.1, "gradient_noise": 2.0, "label_noise": 0.3}
+    member = {"seed": 4, "learning_rate": 0.1, "gradient_noise": 2.0, "label_noise": 0.3}
     trial = noisy_trial(MODEL, CORPUS, optax.sgd, batch=8, num_steps=5, eval_examples=32)
     found = jax.jit(trial)(member)
     task = ngram_task(MODEL, CORPUS, 8, 0.3)

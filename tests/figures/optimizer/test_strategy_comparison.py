@@ -19,7 +19,6 @@ from experiments.figures.optimizer.plot import plot
 from experiments.figures.optimizer.strategy_comparison import (
     ADAM,
     analyse,
-    choose,
     compare,
     crossed_interval,
     either_decay,
@@ -124,7 +123,7 @@ def test_members_are_trained_as_they_are_labelled(compared):
             rate=rate, method="nearest"
         )
         np.testing.assert_allclose(at.test, quadratic(optimizer, 0)["test"], rtol=1e-5)
-    best = choose(swept).sel(arm="scaled_3")
+    best = swept.sel(arm="scaled_3")
     optimizer = kadam(
         best.chosen_rate.item(),
         3,
@@ -138,36 +137,14 @@ def test_members_are_trained_as_they_are_labelled(compared):
         np.testing.assert_allclose(fresh.test.sel(arm="scaled_3", seed=seed), expected, rtol=1e-5)
 
 
-def made_up_sweep(validation, loss):
-    dims = ("arm", "decay", "weight_decay", "rate")
-    return xr.Dataset(
-        {"validation": (dims, validation), "validation_loss": (dims, loss)},
-        {
-            "arm": np.arange(len(validation)),
-            "decay": ["decoupled", "coupled"],
-            "weight_decay": [0.1, 0.2, 0.3],
-            "rate": [1.0, 2.0, 3.0, 4.0],
-        },
-    )
-
-
-def test_the_lowest_validation_is_chosen_then_the_lowest_loss_and_edges_are_flagged():
-    random = np.random.default_rng(0)
-    validation, loss = random.integers(0, 3, (50, 2, 3, 4)) / 10, random.normal(size=(50, 2, 3, 4))
-    validation[0] = np.nan
-    validation[1, 0, 0] = np.nan
-    swept = made_up_sweep(validation, loss)
-    best = choose(swept)
-    for place, arm in enumerate(validation[1:], 1):
-        tied = arm == np.nanmin(arm)
-        decay, weight_decay, rate = np.argwhere(
-            tied & (loss[place] == loss[place][tied].min())
-        ).ravel()
-        at = best.isel(arm=place)
-        assert at.chosen_decay == swept.decay[decay]
-        assert at.chosen_weight_decay == swept.weight_decay[weight_decay]
-        assert at.chosen_rate == swept.rate[rate]
-        assert at.rate_at_edge == (rate in (0, 3))
+def test_every_arm_has_the_lowest_validation_of_its_sweep_and_edges_are_flagged(compared):
+    swept, _ = compared
+    for arm in swept.arm.values:
+        one = swept.sel(arm=arm)
+        place = one.validation.argmin(...)
+        for name in ("decay", "weight_decay", "rate"):
+            assert one[f"chosen_{name}"] == one[name][place[name]]
+        assert one.rate_at_edge == (place["rate"].item() in (0, 2))
 
 
 def test_the_papers_statistic_is_the_best_of_the_sweep_on_the_test_split(compared, data):

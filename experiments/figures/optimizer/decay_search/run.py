@@ -10,10 +10,10 @@ from experiments.core.config import ConfigError, check_least, check_rising
 from experiments.core.run import Run
 from experiments.figures.optimizer.decay_search.analysis import analyse
 from experiments.figures.optimizer.decay_search.box import Box
-from experiments.figures.optimizer.decay_search.stages import stages, trainer
+from experiments.figures.optimizer.decay_search.stages import stages, trainers
 from experiments.training.config import ContendersConfig, ImagesConfig
 from experiments.training.trials import image_trial, text_trial
-from experiments.training.tuning import TunedConfig
+from experiments.training.tuning import Candidates, TunedConfig
 from models.cnn import CNNConfig
 
 
@@ -107,9 +107,9 @@ def compute(config: Config, run: Run) -> xr.Dataset:
         num_steps=config.num_steps,
         eval_batches=config.eval_batches,
     )
-    first = trainer(config, run, "text", text, config.num_steps, config.warmup_steps)
+    first = trainers(config, run, "text", text, config.num_steps, config.warmup_steps)
     if not config.confirmed:
-        return analyse(config, stages(config, first, _untrained))
+        return analyse(config, stages(config, first, dict.fromkeys(first, _untrained)))
     images = image_trial(
         config.second_model,
         run.images,
@@ -117,11 +117,12 @@ def compute(config: Config, run: Run) -> xr.Dataset:
         num_steps=config.second_steps,
         measure="loss",
     )
-    second = trainer(config, run, "images", images, config.second_steps, config.second_warmup)
+    second = trainers(config, run, "images", images, config.second_steps, config.second_warmup)
     return analyse(config, stages(config, first, second))
 
 
-def _untrained(stage: str, name: str, settings: np.ndarray, seeds: Sequence[int]) -> dict:
+def _untrained(stage: str, candidates: Candidates, seeds: Sequence[int]) -> dict:
     """Trains nothing: every loss is NaN."""
-    del stage, name
-    return dict.fromkeys(("validation", "test"), np.full((len(settings), len(seeds)), np.nan))
+    del stage
+    shape = *candidates["learning_rate"].shape, len(seeds)
+    return dict.fromkeys(("validation", "test"), np.full(shape, np.nan))

@@ -4,13 +4,14 @@ AdamW is searched in the same way and with as many members. What is compared is 
 test split is for seeds that have chosen nothing.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from experiments.core.run import Run
+from experiments.core.stats import at_end
 from experiments.figures.optimizer.decay_search.box import (
     AXES,
     COORDINATES,
@@ -21,8 +22,8 @@ from experiments.figures.optimizer.decay_search.box import (
 )
 from experiments.training.optimizers import ADAMW, strategy_decays
 from experiments.training.trials import Trial, optimizer_trial
-from experiments.training.tuning import choose_by_halving, lowest, lowest_few
-from kadam_jax import STRATEGIES, grid, points
+from experiments.training.tuning import Candidates, Train, lowest, lowest_few, trainer, tune
+from kadam_jax import STRATEGIES
 
 SEARCHED = "searched"
 """The arm of what the search found; the others are AdamW and the paper's strategies."""
@@ -31,14 +32,13 @@ ARMS = (ADAMW, SEARCHED, *STRATEGIES)
 FEW_RATES = 2
 """Of each decays that have their learning rate tuned: what all tuning seeds choose of."""
 
-Train = Callable[[str, str, np.ndarray, Sequence[int]], Mapping[str, np.ndarray]]
-"""`train(stage, optimizer, settings, seeds)`: `validation` and `test`, (num_settings, num_seeds),
-of settings (num_settings, num_axes) of `AXES`."""
+Trains = Mapping[str, Train]
+"""What trains each optimizer on one task."""
 
 
-def trainer(
+def trainers(
     config: Any, run: Run, task: str, trial: Trial, num_steps: int, warmup_steps: int
-) -> Train:
+) -> Trains:
     """What trains one task's members, in one program for each optimizer.
 
     Args:
@@ -48,34 +48,25 @@ def trainer(
       trial: Trains a member.
       num_steps: Of every member.
       warmup_steps: Of them.
-
-    Returns:
-      The function.
     """
-    functions = {
-        name: optimizer_trial(
-            name.removesuffix("_2"), trial, num_steps, warmup_steps, config.final_rate, k=2
-        )
-        for name in AXES
-    }
 
-    def train(stage, name, settings, seeds):
-        columns = dict(zip(AXES[name], settings.T, strict=True))
-        columns |= {"b1": columns["b1_1"], "b2": columns["b2_1"]}  # as one stage calls them
-        columns |= {"weight_decay": np.full(len(settings), config.weight_decay)}
-        columns["learning_rate"] = columns.pop("rate")
-        return run.sweep(
-            f"{task}_{stage}_{name}",
-            functions[name],
-            grid(setting=points(**columns), seed=np.array(seeds)),
-            chunk_size=config.chunk_size,
-            grid_shape=True,
-        )
+    def one(optimizer):
+        schedule = num_steps, warmup_steps, config.final_rate
+        fn = optimizer_trial(optimizer, trial, *schedule, k=2, weight_decay=config.weight_decay)
+        return trainer(run, f"{task}_{optimizer}", fn, config.chunk_size)
 
-    return train
+    return {name: one(name.removesuffix("_2")) for name in AXES}
 
 
-def stages(config: Any, first: Train, second: Train) -> xr.Dataset:
+def candidates(settings: np.ndarray) -> Candidates:
+    """Columns (...) of settings (..., num_axes), the axes those of AdamW or of 2-Adam."""
+    (axes,) = (axes for axes in AXES.values() if len(axes) == settings.shape[-1])
+    columns = dict(zip(axes, np.moveaxis(settings, -1, 0), strict=True))
+    columns["learning_rate"] = columns.pop("rate")
+    return columns | {"b1": columns["b1_1"], "b2": columns["b2_1"]}  # as one stage calls them
+
+
+def stages(config: Any, first: Trains, second: Trains) -> xr.Dataset:
     """Searches both optimizers, tunes the strategies, compares all, and confirms what was found.
 
     Args:
@@ -92,7 +83,7 @@ def stages(config: Any, first: Train, second: Train) -> xr.Dataset:
     return xr.merge([searched, strategies, arms, confirm(config, second, searched)])
 
 
-def search(config: Any, train: Train, name: str) -> xr.Dataset:
+def search(config: Any, trains: Trains, name: str) -> xr.Dataset:
     """Searches one optimizer's decays and learning rate.
 
     A Sobol sequence in the whole box, another one around the best of the first, each with one seed;
@@ -100,17 +91,17 @@ def search(config: Any, train: Train, name: str) -> xr.Dataset:
 
     Args:
       config: With the fields of the figure's `Config`.
-      train: Of the first task.
+      trains: Of the first task.
       name: Of the optimizer.
 
     Returns:
       All members over `member`, the best over `finalist`, and `chosen`, the best one's place.
     """
-    axes, (first_seed, *more_seeds) = AXES[name], config.tuning_seeds
+    axes, train = AXES[name], trains[name]
 
     def validate(stage, cube):
-        settings = config.box.settings(cube, axes)
-        return train(stage, name, settings, [first_seed])["validation"][:, 0]
+        tried = candidates(config.box.settings(cube, axes))
+        return train(stage, tried, config.tuning_seeds[:1])["validation"][:, 0]
 
     cube = sobol(config.num_searched, len(axes), config.sobol_seed)
     validation = validate("searched", cube)
@@ -121,19 +112,17 @@ def search(config: Any, train: Train, name: str) -> xr.Dataset:
     cube = np.concatenate([cube, refined])
 
     settings = config.box.settings(cube, axes)
-    finalists, finalist_validation, (chosen,) = choose_by_halving(
-        validation[None].astype(float),
-        settings[None],
-        config.num_finalists,
-        lambda settings: train("finalists", name, settings[0], more_seeds)["validation"][None],
-    )
+    first = {"validation": validation[None, :, None]}
+    tried = candidates(settings[None])
+    tuned = tune(wide(train, "searched"), tried, config.tuning_seeds, config.num_finalists, first)
+    (chosen,) = tuned.chosen
     edges = dict(zip(axes, at_edge(cube[chosen][None], axes)[0], strict=True))
     return xr.Dataset(
         {
             "setting": (("member", "coordinate"), with_all_coordinates(settings, axes)),
             "validation": ("member", validation),
-            "finalist_member": ("finalist", finalists[0]),
-            "finalist_validation": (("finalist", "tuning_seed"), finalist_validation[0]),
+            "finalist_member": ("finalist", tuned.places[0]),
+            "finalist_validation": (("finalist", "tuning_seed"), tuned.losses[0].astype(float)),
             "chosen": chosen,
             "coordinate_at_edge": ("coordinate", [edges.get(c, False) for c in COORDINATES]),
         },
@@ -152,12 +141,22 @@ def with_all_coordinates(settings: np.ndarray, axes: Sequence[str]) -> np.ndarra
     return found
 
 
-def tune_strategies(config: Any, train: Train) -> xr.Dataset:
+def wide(train: Train, of: str) -> Train:
+    """The same with other sweeps' names, and in float64, which means over seeds are taken in."""
+
+    def wide_train(stage, candidates, seeds):
+        found = train(f"{of}_{stage}", candidates, seeds)
+        return {key: x.astype(float) for key, x in found.items()}
+
+    return wide_train
+
+
+def tune_strategies(config: Any, trains: Trains) -> xr.Dataset:
     """Tunes the learning rate of 2-Adam with the decays of each of the paper's strategies.
 
     Args:
       config: With the fields of the figure's `Config`.
-      train: Of the first task.
+      trains: Of the first task.
 
     Returns:
       The sweep over `strategy` and `strategy_rate`, and what was chosen of it over `strategy`.
@@ -166,16 +165,22 @@ def tune_strategies(config: Any, train: Train) -> xr.Dataset:
     settings = np.array(
         [[_of_strategy(strategy, rate) for rate in rates] for strategy in STRATEGIES]
     )
-    validation, places, means = tune_rates(config, train, "strategies", KADAM, settings)
+    tuned = tune(
+        wide(trains[KADAM], "strategies"), candidates(settings), config.tuning_seeds, FEW_RATES
+    )
+    means = tuned.losses.mean(-1)
     return xr.Dataset(
         {
-            "strategy_validation": (("strategy", "strategy_rate"), validation),
+            "strategy_validation": (
+                ("strategy", "strategy_rate"),
+                tuned.first["validation"][..., 0],
+            ),
             "strategy_setting": (
                 ("strategy", "coordinate"),
-                settings[np.arange(len(places)), places],
+                settings[np.arange(len(settings)), tuned.chosen],
             ),
-            "strategy_mean": ("strategy", means),
-            "strategy_at_edge": ("strategy", np.isin(places, [0, len(rates) - 1])),
+            "strategy_mean": ("strategy", np.where(np.isfinite(means), means, np.inf).min(1)),
+            "strategy_at_edge": ("strategy", at_end(tuned.chosen, len(rates))),
         },
         {
             "strategy": list(STRATEGIES),
@@ -185,49 +190,21 @@ def tune_strategies(config: Any, train: Train) -> xr.Dataset:
     )
 
 
-def tune_rates(
-    config: Any, train: Train, stage: str, name: str, settings: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Chooses learning rates: all of them with one seed, the best few with all tuning seeds.
-
-    Args:
-      config: With `tuning_seeds`.
-      train: Of the task.
-      stage: Part of the sweeps' names.
-      name: Of the optimizer.
-      settings: (num_decays, num_rates, num_axes).
-
-    Returns:
-      Validation losses with the first seed, (num_decays, num_rates); then for each of the decays
-      the place of the rate with the lowest mean, and that mean, infinite if all diverged.
-    """
-    first_seed, *more_seeds = config.tuning_seeds
-
-    def validate(stage, settings, seeds):
-        losses = train(stage, name, settings.reshape(-1, settings.shape[-1]), seeds)["validation"]
-        return losses.astype(float).reshape(*settings.shape[:2], len(seeds))
-
-    first = validate(stage, settings, [first_seed])[..., 0]
-    finalists = choose_by_halving(
-        first, settings, FEW_RATES, lambda few: validate(f"{stage}_few", few, more_seeds)
-    )
-    means = finalists.losses.mean(-1)
-    return first, finalists.chosen, np.where(np.isfinite(means), means, np.inf).min(1)
-
-
 def _of_strategy(strategy: str, rate: float) -> tuple[float, ...]:
     decays = strategy_decays(2, strategy)
     return decays["b1"], decays["b2"], decays["b1"], decays["b2"], rate
 
 
-def compare(config: Any, train: Train, searched: xr.Dataset, strategies: xr.Dataset) -> xr.Dataset:
+def compare(
+    config: Any, trains: Trains, searched: xr.Dataset, strategies: xr.Dataset
+) -> xr.Dataset:
     """Trains what is compared as it was chosen, with fresh seeds.
 
     Of the strategies these are inverse exp and the best one on the validation split.
 
     Args:
       config: With the fields of the figure's `Config`.
-      train: Of the first task.
+      trains: Of the first task.
       searched: From `search`, over `optimizer`.
       strategies: From `tune_strategies`.
 
@@ -244,8 +221,11 @@ def compare(config: Any, train: Train, searched: xr.Dataset, strategies: xr.Data
     }
     is_compared = np.isin(ARMS, list(compared))
     test = np.full((len(ARMS), config.num_seeds), np.nan)
-    test[:1] = train("fresh", ADAMW, settings[:1, one_stage], config.seeds)["test"]
-    test[is_compared] = train("fresh", KADAM, settings[is_compared], config.seeds)["test"]
+    for name, arms, tried in (
+        (ADAMW, slice(1), settings[:1, one_stage]),
+        (KADAM, is_compared, settings[is_compared]),
+    ):
+        test[arms] = trains[name]("fresh", candidates(tried), config.seeds)["test"]
     means = searched.finalist_validation.mean("tuning_seed", skipna=False)
     means = means.where(np.isfinite(means)).min("finalist")
     edges = searched.coordinate_at_edge.sel(coordinate="rate")
@@ -260,12 +240,12 @@ def compare(config: Any, train: Train, searched: xr.Dataset, strategies: xr.Data
     )
 
 
-def confirm(config: Any, train: Train, searched: xr.Dataset) -> xr.Dataset:
+def confirm(config: Any, trains: Trains, searched: xr.Dataset) -> xr.Dataset:
     """Both optimizers on the second task, the decays kept, the learning rate tuned again.
 
     Args:
       config: With the fields of the figure's `Config`.
-      train: Of the second task.
+      trains: Of the second task.
       searched: From `search`, over `optimizer`.
 
     Returns:
@@ -278,12 +258,13 @@ def confirm(config: Any, train: Train, searched: xr.Dataset) -> xr.Dataset:
         one = searched.sel(optimizer=name)
         decays = one.setting.isel(member=one.chosen).sel(coordinate=list(axes[:-1])).values
         settings = np.column_stack([np.tile(decays, (len(rates), 1)), rates])
-        validation, (place,), _ = tune_rates(config, train, "rates", name, settings[None])
-        fresh = train("fresh", name, settings[place][None], config.seeds)["test"][0]
+        tried = candidates(settings[None])
+        tuned = tune(wide(trains[name], "rates"), tried, config.tuning_seeds, FEW_RATES)
+        fresh = trains[name]("fresh", tuned.picked, config.seeds)["test"][0]
         found = {
-            "second_validation": ("second_rate", validation[0]),
-            "second_chosen_rate": rates[place],
-            "second_rate_at_edge": place in (0, len(rates) - 1),
+            "second_validation": ("second_rate", tuned.first["validation"][0, :, 0]),
+            "second_chosen_rate": rates[tuned.chosen[0]],
+            "second_rate_at_edge": at_end(tuned.chosen[0], len(rates)),
             "second_test": ("seed", fresh),
         }
         coords = {"second_rate": rates, "seed": np.array(config.seeds)}

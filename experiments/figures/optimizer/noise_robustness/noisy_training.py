@@ -141,8 +141,8 @@ def noisy_trial(
       eval_examples: Predictions of each half that are measured, drawn once.
 
     Returns:
-      A function of a member, `seed`, `rate`, `gradient_noise` and `label_noise`, that gives its
-      mean losses at the end, `validation` and `test`. Members of one seed see the same crops at any
+      A function of a member, `seed`, `learning_rate`, `gradient_noise` and `label_noise`: its mean
+      losses at the end, `validation` and `test`. Members of one seed see the same crops at any
       noise, and the same noise for any optimizer.
     """
     halves = heldout_halves(corpus, model)
@@ -151,7 +151,8 @@ def noisy_trial(
         task = ngram_task(model, corpus, batch, member["label_noise"])
         noise_key = jax.random.fold_in(jax.random.key(member["seed"]), NOISE_CHILD)
         optimizer = optax.chain(
-            add_relative_noise(member["gradient_noise"], noise_key), make_optimizer(member["rate"])
+            add_relative_noise(member["gradient_noise"], noise_key),
+            make_optimizer(member["learning_rate"]),
         )
         end = train_member(task, optimizer, seed=member["seed"], num_steps=num_steps)
 

@@ -25,8 +25,7 @@ from experiments.figures.optimizer.noise_robustness.noisy_training import noisy_
 from experiments.figures.optimizer.rate_basins import optimum
 from experiments.training.optimizers import USUAL, make_optimizer
 from experiments.training.schedules import warmup_cosine
-from experiments.training.tuning import TunedConfig
-from kadam_jax import grid, points
+from experiments.training.tuning import TunedConfig, trainer
 from models.ngram import NGramConfig
 
 
@@ -110,10 +109,8 @@ def compute(config: Config, run: Run) -> xr.Dataset:
     test = np.empty((*shape, config.num_seeds))
     for (column, k), batch in itertools.product(enumerate(config.ks), config.batch_sizes):
         places = [place for place, at in enumerate(conditions) if at.batch == batch]
-        _, gradient_noise, label_noise = map(
-            np.array, zip(*(conditions[p] for p in places), strict=True)
-        )
-        noise = {"gradient_noise": gradient_noise, "label_noise": label_noise}
+        _, *noise = np.array([conditions[place] for place in places]).T
+        noise = dict(zip(("gradient_noise", "label_noise"), noise, strict=True))
         fn = noisy_trial(
             config.model,
             run.corpus,
@@ -122,13 +119,13 @@ def compute(config: Config, run: Run) -> xr.Dataset:
             num_steps=config.num_steps,
             eval_examples=config.eval_examples,
         )
-        sweep = partial(run.sweep, fn=fn, chunk_size=config.chunk_size, grid_shape=True)
-        tuning = grid(condition=points(**noise), rate=rates, seed=np.array(config.tuning_seeds))
-        losses = sweep(f"tuning_{k}_{batch}", members=tuning)["validation"].mean(-1)
-        chosen = points(**noise, rate=_chosen(rates, losses))
-        fresh = grid(condition=chosen, seed=np.array(config.seeds))
+        train = trainer(run, f"{k}_{batch}", fn, config.chunk_size)
+        tried = {name: np.repeat(x[:, None], len(rates), 1) for name, x in noise.items()}
+        tried["learning_rate"] = np.tile(rates, (len(places), 1))
+        losses = train("tuning", tried, config.tuning_seeds)["validation"].mean(-1)
+        chosen = noise | {"learning_rate": _chosen(rates, losses)}
         validation[places, column] = losses
-        test[places, column] = sweep(f"fresh_{k}_{batch}", members=fresh)["test"]
+        test[places, column] = train("fresh", chosen, config.seeds)["test"]
     return analyse(config, validation, test)
 
 

@@ -20,12 +20,12 @@ from experiments.figures.optimizer.optimizer_comparison.grids import Grid, Grids
 from experiments.training.config import ContendersConfig
 from experiments.training.optimizers import ADAMW, OPTIMIZERS, USUAL, strategy_decays
 from experiments.training.trials import Trial, optimizer_trial, text_trial
-from experiments.training.tuning import TunedConfig, choose_by_halving
-from kadam_jax import STRATEGIES, grid, points
+from experiments.training.tuning import TunedConfig, trainer, tune
+from kadam_jax import STRATEGIES
 
 KADAM = "kadam"
-COLUMNS = ("b1", "b2", "weight_decay", "learning_rate")
-"""What tells one member of an arm from another, the seed aside."""
+SETTING = ("b1", "b2", "weight_decay")
+"""What tells one member of an arm from another, the learning rate and the seed aside."""
 
 
 class Arm(NamedTuple):
@@ -156,42 +156,32 @@ def compute(config: Config, run: Run) -> xr.Dataset:
 def _train(config: Config, run: Run, trial: Trial, arms: list[Arm]) -> xr.Dataset:
     """Tunes the arms of one program, then trains what was picked with fresh seeds."""
     _, optimizer, k, _ = arms[0]
-    name = f"{optimizer}_{k}" if optimizer == KADAM else optimizer
     schedule = config.num_steps, config.warmup_steps, config.final_rate
     fn = optimizer_trial(optimizer, trial, *schedule, k=k)
+    train = trainer(run, f"{optimizer}_{k}", fn, config.chunk_size)
 
-    def train(stage, members, seeds):
-        """`validation` and `test`, (arms, members, seeds), of (arms, members, COLUMNS)."""
-        columns = dict(zip(COLUMNS, members.reshape(-1, len(COLUMNS)).T, strict=True))
-        rows = grid(member=points(**columns), seed=np.array(seeds))
-        swept = run.sweep(f"{stage}_{name}", fn, rows, chunk_size=config.chunk_size)
-        return {key: x.reshape(*members.shape[:2], -1) for key, x in swept.items()}
-
-    first_seed, *more_seeds = config.tuning_seeds
+    settings = np.array([arm.settings for arm in arms])
     rates = config.learning_rate * np.array(config.grid(optimizer).rates)
-    tried = np.array([[(*row, rate) for row in arm.settings for rate in rates] for arm in arms])
-    first = train("tuning", tried, [first_seed])["validation"][..., 0]
+    tried = dict(zip(SETTING, np.moveaxis(settings.repeat(len(rates), 1), -1, 0), strict=True))
+    tried["learning_rate"] = np.tile(rates, settings.shape[:2])
     each = config.num_finalists // sum(arm.optimizer == optimizer for arm in config.arms)
-    finalists = choose_by_halving(
-        first, tried, each, lambda members: train("finalists", members, more_seeds)["validation"]
-    )
-    picked = tried[np.arange(len(arms)), finalists.chosen]
-    test = train("fresh", picked[:, None], config.seeds)["test"][:, 0]
+    tuned = tune(train, tried, config.tuning_seeds, each)
+    test = train("fresh", tuned.picked, config.seeds)["test"]
 
-    setting, place = np.divmod(finalists.places, len(rates))
-    picked_setting, picked_place = np.divmod(finalists.chosen, len(rates))
-    by_setting = tried[:, :: len(rates)]
+    setting, place = np.divmod(tuned.places, len(rates))
+    picked_setting, picked_place = np.divmod(tuned.chosen, len(rates))
+    validation = tuned.first["validation"].reshape(*settings.shape[:2], len(rates))
     return xr.Dataset(
         {
-            "validation": (("arm", "setting", "place"), first.reshape(*by_setting.shape[:2], -1)),
+            "validation": (("arm", "setting", "place"), validation),
             "rate": (("arm", "place"), np.tile(rates, (len(arms), 1))),
             **{
-                key: (("arm", "setting"), by_setting[..., column])
-                for column, key in enumerate(COLUMNS[:-1])
+                key: (("arm", "setting"), settings[..., column])
+                for column, key in enumerate(SETTING)
             },
             "finalist_setting": (("arm", "finalist"), setting),
             "finalist_place": (("arm", "finalist"), place),
-            "finalist_validation": (("arm", "finalist"), finalists.losses.mean(-1)),
+            "finalist_validation": (("arm", "finalist"), tuned.losses.mean(-1)),
             "picked_setting": ("arm", picked_setting),
             "picked_place": ("arm", picked_place),
             "test": (("arm", "seed"), test),
@@ -199,7 +189,7 @@ def _train(config: Config, run: Run, trial: Trial, arms: list[Arm]) -> xr.Datase
         {
             "arm": [arm.name for arm in arms],
             "optimizer": ("arm", [arm.optimizer for arm in arms]),
-            "setting": np.arange(by_setting.shape[1]),
+            "setting": np.arange(settings.shape[1]),
             "finalist": np.arange(each),
             "seed": np.array(config.seeds),
         },

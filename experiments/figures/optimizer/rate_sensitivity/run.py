@@ -20,7 +20,8 @@ from experiments.figures.optimizer.strategy_comparison import label
 from experiments.training.config import ContendersConfig
 from experiments.training.optimizers import ADAMW, OPTIMIZERS, USUAL, strategy_decays
 from experiments.training.trials import optimizer_trial, text_trial
-from kadam_jax import STRATEGIES, grid, points
+from experiments.training.tuning import trainer
+from kadam_jax import STRATEGIES, points
 
 KADAM = "kadam"
 
@@ -98,29 +99,7 @@ class Config(ContendersConfig):
 def compute(config: Config, run: Run) -> xr.Dataset:
     """One sweep for each optimizer, 2-Adam's strategies together; then noise, and `analyse`."""
     rates = dict(zip(config.arms, config.rates, strict=True))
-    alone = [({name: OPTIMIZERS[name].usual}, name) for name in config.optimizers]
     decays = [USUAL | strategy_decays(2, strategy) for strategy in config.strategies]
-    swept = [
-        _losses(config, run, name, hyperparameters, rates)
-        for hyperparameters, name in (
-            *alone,
-            (dict(zip(config.switches, decays, strict=True)), KADAM),
-        )
-    ]
-    losses = {name: np.concatenate([arrays[name] for arrays in swept]) for name in swept[0]}
-    responses = [_response(config, run, 1, [USUAL]), _response(config, run, 2, decays)]
-    response = {name: np.concatenate([of_k[name] for of_k in responses]) for name in responses[0]}
-    return analyse(config, losses, response)
-
-
-def _losses(
-    config: Config,
-    run: Run,
-    name: str,
-    hyperparameters: Mapping[str, Mapping[str, float]],
-    rates: Mapping[str, np.ndarray],
-) -> dict[str, np.ndarray]:
-    """`validation` and `test` of an optimizer's arms, (num_arms, num_rates, num_seeds)."""
     trial = text_trial(
         config.model,
         run.corpus,
@@ -128,16 +107,26 @@ def _losses(
         num_steps=config.num_steps,
         eval_batches=config.eval_batches,
     )
-    columns = {
-        key: np.repeat([values[key] for values in hyperparameters.values()], config.num_rates)
-        for key in USUAL
-    }
-    rate = np.concatenate([rates[arm] for arm in hyperparameters])
-    members = grid(point=points(learning_rate=rate, **columns), seed=config.seeds)
-    fn = optimizer_trial(name, trial, config.num_steps, config.warmup_steps, config.final_rate, k=2)
-    arrays = run.sweep(name, fn, members, chunk_size=config.chunk_size)
-    shape_of_arms = (len(hyperparameters), config.num_rates, config.num_seeds)
-    return {key: x.reshape(shape_of_arms) for key, x in arrays.items()}
+
+    def losses(name, arms):
+        """`validation` and `test` of an optimizer's arms, (num_arms, num_rates, num_seeds)."""
+        schedule = config.num_steps, config.warmup_steps, config.final_rate
+        fn = optimizer_trial(name, trial, *schedule, k=2)
+        columns = {
+            key: np.repeat([[values[key]] for values in arms.values()], config.num_rates, 1)
+            for key in USUAL
+        }
+        columns["learning_rate"] = np.stack([rates[arm] for arm in arms])
+        return trainer(run, name, fn, config.chunk_size)("all", columns, config.seeds)
+
+    swept = [losses(name, {name: OPTIMIZERS[name].usual}) for name in config.optimizers]
+    swept.append(losses(KADAM, dict(zip(config.switches, decays, strict=True))))
+    responses = [_response(config, run, 1, [USUAL]), _response(config, run, 2, decays)]
+    return analyse(config, _joined(swept), _joined(responses))
+
+
+def _joined(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _response(

@@ -13,7 +13,7 @@ import numpy as np
 import xarray as xr
 
 from experiments.core.claims import Claim, settings
-from experiments.core.stats import NOTHING, Estimate
+from experiments.core.stats import NOTHING, Estimate, best_on_other_seeds
 from experiments.figures.optimizer.strategy_comparison import ADAM, crossed_interval
 
 FIRST_THREE = ("inverse_exp", "exp", "scaled")
@@ -33,24 +33,24 @@ class Side(NamedTuple):
 
 def best(run: xr.Dataset, arms: Sequence[str]) -> Side:
     """Each seed's test of the arm that is lowest on the other seeds."""
-    values, _ = _chosen_elsewhere(run, arms, sign=1)
+    _, values = _chosen_elsewhere(run, arms, sign=1)
     return Side(values, bool(run.rate_at_edge.sel(arm=arms).any()))
 
 
 def worst(run: xr.Dataset, arms: Sequence[str]) -> Side:
     """Each seed's test of the arm that is highest on the other seeds."""
-    values, chosen = _chosen_elsewhere(run, arms, sign=-1)
+    chosen, values = _chosen_elsewhere(run, arms, sign=-1)
     return Side(values, bool(run.rate_at_edge.sel(arm=chosen).any()))
 
 
 def _chosen_elsewhere(
     run: xr.Dataset, arms: Sequence[str], sign: int
-) -> tuple[xr.DataArray, np.ndarray]:
+) -> tuple[np.ndarray, xr.DataArray]:
+    """Each seed's arm, and its test."""
     test = run.test.sel(arm=list(arms))
-    means = sign * test.mean("example", skipna=False)
-    place = (means.sum("seed", skipna=False) - means).fillna(np.inf).argmin("arm")
+    place = best_on_other_seeds(sign * test.mean("example", skipna=False), "arm")
     chosen = test.isel(arm=place)
-    return chosen.drop_vars(["arm", "strategy", "k"], errors="ignore"), test.arm[place].values
+    return test.arm[place].values, chosen.drop_vars(["arm", "strategy", "k"], errors="ignore")
 
 
 def difference(*pairs: tuple[Side, Side]) -> Estimate:
@@ -58,12 +58,11 @@ def difference(*pairs: tuple[Side, Side]) -> Estimate:
     if not pairs:
         return NOTHING
     differences = [first.values - second.values for first, second in pairs]
-    value, low, high = crossed_interval(sum(differences) / len(pairs)).tolist()
-    if any(first.may_be_lower for first, _ in pairs):
-        low = -math.inf
-    if any(second.may_be_lower for _, second in pairs):
-        high = math.inf
-    return Estimate(value, low, high, pairs[0][0].values.sizes["seed"])
+    ends = crossed_interval(sum(differences) / len(pairs))
+    return Estimate.of(ends, pairs[0][0].values.sizes["seed"]).opened(
+        lower=any(first.may_be_lower for first, _ in pairs),
+        higher=any(second.may_be_lower for _, second in pairs),
+    )
 
 
 def _arms(run: xr.Dataset, strategies: Sequence[str], least_k: int) -> list[str]:

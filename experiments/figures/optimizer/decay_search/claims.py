@@ -15,19 +15,16 @@ from experiments.core.stats import NOTHING, Estimate
 from experiments.figures.optimizer.claims import CIFAR_WIDTH
 
 
-def improvement(gain: xr.DataArray, found_at_edge: bool, rival_at_edge: bool, n: int) -> Estimate:
-    """A rival's loss less that of what was found, with its interval."""
-    value, low, high = gain.values.tolist()
-    if math.isnan(value):
-        return NOTHING
-    low = -math.inf if rival_at_edge else low
-    high = math.inf if found_at_edge else high
-    return Estimate(value, low, high, n)
+def improvement(run: xr.Dataset, gain: str, found: xr.DataArray, rival: xr.DataArray) -> Estimate:
+    """A rival's loss minus that of what was found, where each may be at an edge."""
+    return Estimate.of(run[gain], run.sizes["seed"]).opened(
+        lower=bool(rival.any()), higher=bool(found.any())
+    )
 
 
 def _over_adamw(run: xr.Dataset) -> Estimate:
-    at_edge = run.rate_at_edge.sel(arm="searched"), run.rate_at_edge.sel(arm="adamw")
-    return improvement(run.gain_searched, *map(bool, at_edge), run.sizes["seed"])
+    edges = run.rate_at_edge
+    return improvement(run, "gain_searched", edges.sel(arm="searched"), edges.sel(arm="adamw"))
 
 
 def _over_adamw_on_images(run: xr.Dataset) -> Estimate:
@@ -36,18 +33,19 @@ def _over_adamw_on_images(run: xr.Dataset) -> Estimate:
         return NOTHING
     edges = run.second_rate_at_edge
     at_edge = edges.sel(optimizer="kadam_2"), edges.sel(optimizer="adamw")
-    return improvement(run.second_gain, *map(bool, at_edge), run.sizes["seed"])
+    return improvement(run, "second_gain", *at_edge)
 
 
 def _over_best_strategy(run: xr.Dataset) -> Estimate:
-    at_edge = run.rate_at_edge.sel(arm="searched"), run.rate_at_edge.sel(arm=run.strategy).any()
-    return improvement(run.gain_over_strategies, *map(bool, at_edge), run.sizes["seed"])
+    edges = run.rate_at_edge
+    at_edge = edges.sel(arm="searched"), edges.sel(arm=run.strategy)
+    return improvement(run, "gain_over_strategies", *at_edge)
 
 
 def _over_inverse_exp(run: xr.Dataset) -> Estimate:
     two_adams = run.rate_at_edge.drop_sel(arm="adamw")
-    at_edge = two_adams.drop_sel(arm=INVERSE_EXP).any(), two_adams.sel(arm=INVERSE_EXP)
-    return improvement(run.gain_over_inverse_exp, *map(bool, at_edge), run.sizes["seed"])
+    at_edge = two_adams.drop_sel(arm=INVERSE_EXP), two_adams.sel(arm=INVERSE_EXP)
+    return improvement(run, "gain_over_inverse_exp", *at_edge)
 
 
 INVERSE_EXP = "inverse_exp"

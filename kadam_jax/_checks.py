@@ -30,6 +30,10 @@ POSITIVE = Range("be finite and above 0", lambda x: (x > 0) & (x < np.inf))
 AT_LEAST_0 = Range("be at least 0", lambda x: x >= 0)  # infinity too
 DECAY = Range("be in [0, 1)", lambda x: (x >= 0) & (x < 1))
 POSITIVE_DECAY = Range("be in (0, 1)", lambda x: (x > 0) & (x < 1))
+INJECTED = (
+    "optax.inject_hyperparams takes the parameters' dtype unless it gets "
+    "hyperparam_dtype=jnp.float32"
+)
 
 
 def require(
@@ -85,6 +89,21 @@ def check_real(
         bad = ~np.asarray(within.contains(rounded))
         require(not bad.any(), name, words, next(iter(numbers[bad]), None), hint=hint)
     return numbers
+
+
+def check_hyperparameter(name: str, value: Any, within: Range, *, hint: str = "") -> None:
+    """Check a single real number that still is the one that the user gave, traced or not.
+
+    `optax.inject_hyperparams` makes arrays of the parameters' dtype: in bfloat16 a decay of 0.999
+    is 1, and where a parameter is complex every number is.
+    """
+    if isinstance(value, jax.Array):
+        is_complex = jnp.issubdtype(value.dtype, jnp.complexfloating)
+        is_narrow = jnp.issubdtype(value.dtype, jnp.floating) and value.dtype.itemsize < 4
+        is_kept = not (is_complex or (within is DECAY and is_narrow))
+        words = "be of float32 or float64"
+        require(is_kept, name, words, value.dtype, hint=INJECTED, error=TypeError)
+    check_real(name, value, within, hint=hint)
 
 
 def check_integer(name: str, value: Any, least: int = 1, *, hint: str = "") -> int:

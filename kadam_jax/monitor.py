@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from kadam_jax._checks import DECAY, NOT_NEGATIVE, check_integer, check_real
+from kadam_jax._checks import DECAY, NOT_NEGATIVE, check_hyperparameter, check_integer
 from kadam_jax._numerics import (
     accumulator_dtype,
     average_weight,
@@ -133,8 +133,8 @@ def record_dead_gradients(
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
       §3.2.
     """
-    check_real("b2", b2, DECAY)
-    check_real("threshold", threshold, NOT_NEGATIVE)
+    check_hyperparameter("b2", b2, DECAY)
+    check_hyperparameter("threshold", threshold, NOT_NEGATIVE)
 
     def init_fn(params):
         share = jnp.zeros_like(_largest(_moduli(params)), jnp.float32)

@@ -18,9 +18,8 @@ from jax.typing import ArrayLike, DTypeLike
 from kadam_jax._checks import (
     DECAY,
     NOT_NEGATIVE,
-    POSITIVE_DECAY,
+    check_hyperparameter,
     check_inexact,
-    check_real,
     require,
 )
 from kadam_jax._numerics import (
@@ -291,12 +290,12 @@ def _coefficients(b1, b2, eps, count, dtype) -> Coefficients:
     )
 
 
-def check_decays(name: str, decays: Iterable[Any], *, open_at_zero: bool = False) -> None:
-    """Check decays, each a number in [0, 1) or (0, 1)."""
+def check_decays(name: str, decays: Iterable[Any]) -> None:
+    """Check decays, each a number in [0, 1)."""
     for decay in decays:
-        check_real(name, decay, POSITIVE_DECAY if open_at_zero else DECAY)
+        check_hyperparameter(name, decay, DECAY)
 
 
 def check_not_negative(name: str, value: ArrayLike) -> None:
     """Check a finite number of at least 0."""
-    check_real(name, value, NOT_NEGATIVE)
+    check_hyperparameter(name, value, NOT_NEGATIVE)

@@ -11,11 +11,12 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
-from kadam_jax._checks import NOT_NEGATIVE, check_real, is_known, require
+from kadam_jax._checks import NOT_NEGATIVE, check_hyperparameter, is_known, require
 from kadam_jax._numerics import accumulator_dtype
 from kadam_jax.normalization import (
     ScaleByAdaptiveNormalizationState,
     check_decays,
+    check_not_negative,
     init_stage,
     narrowed,
     normalize,
@@ -63,7 +64,8 @@ def scale_by_kadam(
       of a chain of single stages as well.
 
     Raises:
-      TypeError: `k` is not a Python int, or `strategy` not a string. `update` raises it for a
+      TypeError: `k` is not a Python int, `strategy` not a string, or a decay a JAX array of less
+        than float32's precision, in which 1 minus it is another number. `update` raises it for a
         state of `optax.adam`, see `convert_adam_state`.
       ValueError: `k` is less than 1, `strategy` is unknown, a sequence of decays has not k
         entries, or a concrete value is out of range. `update` raises it where the gradients have
@@ -83,7 +85,7 @@ def scale_by_kadam(
     """
     b1s = stage_decays("b1", b1, k, strategy, check_decays)
     b2s = stage_decays("b2", b2, k, strategy, check_decays)
-    check_real("eps", eps, NOT_NEGATIVE)
+    check_not_negative("eps", eps)
 
     def init_fn(params):
         return _joined([init_stage(params, mu_dtype) for _ in range(k)])
@@ -193,7 +195,8 @@ def kadam(
     """
     for name, rate in (("learning_rate", learning_rate), ("weight_decay", weight_decay)):
         if not callable(rate):
-            check_real(name, rate, NOT_NEGATIVE, hint="or a schedule, a function of the step count")
+            hint = "or a schedule, a function of the step count"
+            check_hyperparameter(name, rate, NOT_NEGATIVE, hint=hint)
     if isinstance(mask, (bool, jax.Array)):  # what a mask returns when called as a schedule
         raise TypeError(
             f"mask must be a tree of bools or a function, got {mask!r}; with "

@@ -14,7 +14,7 @@ import optax
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from kadam_jax._checks import DECAY, NOT_NEGATIVE, check_real
+from kadam_jax._checks import DECAY, NOT_NEGATIVE, check_hyperparameter, check_real
 from kadam_jax._numerics import add_compensated, promoted
 from kadam_jax.invariance.slices import AxesOfLeaves, inner, map_slices, wide
 
@@ -194,8 +194,8 @@ def record_squared_norm(
       Theorem 2, Appendix I, Appendix J.
     """
     if not callable(learning_rate):
-        check_real("learning_rate", learning_rate, NOT_NEGATIVE)
-    check_real("weight_decay", weight_decay, NOT_NEGATIVE)
+        check_hyperparameter("learning_rate", learning_rate, NOT_NEGATIVE)
+    check_hyperparameter("weight_decay", weight_decay, NOT_NEGATIVE)
 
     def init_fn(params):
         decayed = map_slices(lambda w, over: inner(w, w, over), axes, params)

@@ -148,6 +148,38 @@ def test_inject_hyperparams_with_a_mask_taken_for_a_schedule_is_an_error(transfo
         transform(injected.init)(PARAMS)
 
 
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "complex64", "float32"])
+@pytest.mark.parametrize(
+    ("transformation", "arguments"),
+    [
+        (kadam, dict(learning_rate=0.1, k=2, weight_decay=0.1)),
+        (kadam, dict(learning_rate=0.1, k=2, b1=np.array([0.9, 0.5]), b2=lambda n: 0.999)),
+        (scale_by_kadam, dict(k=3)),
+        (scale_by_adaptive_normalization, {}),
+        (scale_by_coarse_grained_normalization, {}),
+        (record_dead_gradients, {}),
+        (record_squared_norm, dict(learning_rate=0.1)),
+    ],
+)
+def test_injected_numbers_are_those_given_or_refused(transformation, arguments, dtype, transform):
+    """optax casts them to the parameters' dtype: to bfloat16's 1 for 0.999, to complex numbers."""
+    static = [name for name in ("k",) if name in arguments]
+    inject = optax.inject_hyperparams
+    params = jnp.ones(2, dtype)
+    has_decays = transformation is not record_squared_norm
+    if dtype == "complex64" or (has_decays and dtype != "float32"):
+        with pytest.raises(TypeError, match=r"of float32 or float64.*hyperparam_dtype=jnp.float32"):
+            transform(inject(transformation, static)(**arguments).init)(params)
+    optimizer = inject(transformation, static, jnp.float32)(**arguments)
+    plain = {name: x(0) if callable(x) else x for name, x in arguments.items()}
+    state, expected = (x.init(params) for x in (optimizer, transformation(**plain)))
+    updates, state = transform(optimizer.update)(params, state, params)
+    expected = transformation(**plain).update(params, expected, params)
+    rtol = 1e-2 if updates.itemsize < 4 else 1e-4
+    assert_close((updates, state.inner_state), expected, rtol)
+
+
 # Flax and Orbax
 
 

@@ -203,6 +203,7 @@ def kadam(
             "optax.inject_hyperparams pass static_args=('mask', ...)"
         )
     stages = scale_by_kadam(k, b1, b2, eps, strategy=strategy, mu_dtype=mu_dtype)
+    is_function = callable(mask) and jax.tree_util.all_leaves([mask])  # not a tree that is called
     decay = optax.add_decayed_weights(weight_decay, mask)
     rate = optax.scale_by_learning_rate(learning_rate)
     is_idle = not callable(weight_decay) and is_known(weight_decay) and weight_decay == 0
@@ -218,7 +219,11 @@ def kadam(
                 "update must get the parameters (params) where weight_decay is not 0 or is traced"
                 "; optax.inject_hyperparams traces all but its static_args"
             )
-        with_params(updates, params)  # names the path where they differ
+        leaves = [param for _, param in with_params(updates, params)]
+        params = jax.tree.structure(updates).unflatten(leaves)
+        # optax would show the mask `updates`, which have other dtypes.
+        of_params = (lambda updates: mask(params)) if is_function else mask
+        decay = optax.add_decayed_weights(weight_decay, of_params)
         with jax.numpy_dtype_promotion("standard"):
             return decay.update(updates, state, jax.tree.map(_wide, params))
 

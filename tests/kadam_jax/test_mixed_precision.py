@@ -115,6 +115,27 @@ def test_all_of_a_small_decay_arrives(pairs, coupled):
                 np.testing.assert_allclose(plain - decayed, 2.0**-23 * 1.5, rtol=2e-3)
 
 
+@pytest.mark.parametrize("coupled", [False, True])
+def test_a_mask_is_a_function_of_the_parameters_as_they_are(dtypes, coupled):
+    of_gradients, of_params = dtypes
+    params = {"a": jnp.full(2, 2.0, of_params), "b": jnp.ones(2, "float32"), "c": jnp.tanh}
+    gradients = {"a": jnp.array([1, -1], of_gradients), "b": params["b"], "c": None}
+
+    def updates(mask):
+        optimizer = kadam(1.0, 1, weight_decay=0.5, coupled=coupled, mask=mask)
+        state = optimizer.init(gradients)
+        return jax.jit(lambda gradients: optimizer.update(gradients, state, params)[0])(gradients)
+
+    def seen(tree):
+        return jax.tree.map(lambda p: (jnp.result_type(p), jnp.shape(p)), tree)
+
+    shown = []
+    found = updates(lambda p: shown.append(p) or jax.tree.map(lambda x: x.dtype == of_params, p))
+    expected = updates({"a": True, "b": of_params == "float32", "c": False})
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+    assert seen(shown[-1]) == seen(params | {"c": None})
+
+
 @pytest.mark.parametrize("k", [1, 2])
 def test_the_promotion_is_that_of_every_leaf(pairs, k):
     updates = pairs.gradients(np.ones(2)) | {"none": None, "c": jnp.ones(2, "float32")}

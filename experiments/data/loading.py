@@ -8,6 +8,7 @@ processes nor workers nor an interruption change what is trained on.
 import atexit
 import multiprocessing
 import os
+import re
 import signal
 import threading
 import weakref
@@ -81,7 +82,17 @@ class Batches(grain.DatasetIterator):
     def __next__(self) -> Any:
         if self._running is None:
             self._running = self._start()
-        batch = next(self._running)
+        try:
+            batch = next(self._running)
+        except RuntimeError as error:
+            ended = re.search(r"Worker process was terminated .* exit code (-?\d+)", str(error))
+            if ended is None:
+                raise
+            self.close()
+            raise DataError(
+                f"a worker that prepares batches has ended (exit code {ended[1]}), as where memory "
+                "or /dev/shm is full; take fewer workers, 0 for none, or a smaller prefetch"
+            ) from error
         self._position += 1
         if self._num_workers:  # theirs lie in shared memory, which must not outlive them
             batch = jax.tree.map(np.array, batch)

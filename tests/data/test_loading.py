@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import multiprocessing
 import pickle
 import tracemalloc
 
@@ -153,6 +154,24 @@ def test_workers_make_the_same_batches_and_any_number_of_them_goes_on(tmp_path):
     alone.set_state(state)
     np.testing.assert_array_equal(next(alone), expected[5])
     alone.close()
+
+
+def test_a_worker_that_is_killed_is_a_sentence_and_batches_go_on():
+    def batches(num_workers):
+        return training_batches(numbered(10), batch_size=3, seed=0, num_workers=num_workers)
+
+    workers = batches(1)
+    others = set(multiprocessing.active_children())
+    next(workers)
+    (worker,) = set(multiprocessing.active_children()) - others
+    worker.kill()
+    with pytest.raises(DataError, match=r"has ended \(exit code -9\).*fewer workers"):
+        list(itertools.islice(workers, 100))
+    state = workers.get_state()
+    alone = batches(0)
+    alone.set_state(state)
+    *_, expected = itertools.islice(batches(0), state["batches"] + 1)
+    np.testing.assert_array_equal(next(alone), expected)
 
 
 @pytest.mark.parametrize("process_count", [1, 2])

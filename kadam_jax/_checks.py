@@ -50,6 +50,7 @@ def require(
         raise error(f"{name} must {requirement}, got {got}" + (f"; {hint}" if hint else ""))
 
 
+@np.errstate(all="ignore")  # whatever the user's: what rounds badly is judged here
 def check_real(
     name: str,
     value: Any,
@@ -82,8 +83,7 @@ def check_real(
         rounded, words = np.asarray(numbers), within.words
         if dtype is not None:
             tiny = jnp.finfo(dtype).tiny
-            with np.errstate(over="ignore"):
-                rounded = rounded.astype(dtype)
+            rounded = rounded.astype(dtype)
             rounded = np.where(np.abs(rounded) < tiny, 0, rounded)
             words += f" once rounded to {np.dtype(dtype)}, where less than {tiny:.2g} is 0"
         bad = ~np.asarray(within.contains(rounded))

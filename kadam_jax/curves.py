@@ -24,6 +24,7 @@ from kadam_jax._checks import (
 __all__ = ["level_curve", "normal_curve"]
 
 
+@np.errstate(all="ignore")
 def level_curve(c: ArrayLike, num: int) -> tuple[jax.Array, jax.Array]:
     r"""Points of the level curve C(β, γ) = c, uniform in arc length.
 
@@ -79,6 +80,7 @@ def level_curve(c: ArrayLike, num: int) -> tuple[jax.Array, jax.Array]:
     return _uniform_in_arc_length("c", curve, 0 * stop, stop, fractions)
 
 
+@np.errstate(all="ignore")
 def normal_curve(
     b1: ArrayLike, b2: ArrayLike, num: int, *, direction: str = "unstable"
 ) -> tuple[jax.Array, jax.Array]:
@@ -178,8 +180,7 @@ def _uniform_in_arc_length(
 
     # Every point has 128 nodes: what is computed at once is kept small.
     pieces = np.array_split(fractions[:, None], 1 + start.size * len(fractions) // 2**12)
-    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        b1s, b2s = (np.concatenate(b, -1) for b in zip(*map(points, pieces), strict=True))
+    b1s, b2s = (np.concatenate(b, -1) for b in zip(*map(points, pieces), strict=True))
     dtype = jnp.result_type(float)
     for b in (b1s, b2s):
         rounded = b.astype(dtype)

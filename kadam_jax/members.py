@@ -331,7 +331,7 @@ def _column(name: str, values: Any) -> Column:
                 if not hasattr(jnp, given.dtype.name):
                     raise TypeError(f"JAX has no {given.dtype} arrays")
                 dtype = jax.dtypes.canonicalize_dtype(given.dtype.newbyteorder("="))
-                with np.errstate(over="ignore"):  # refused below
+                with np.errstate(all="ignore"):  # what overflows is refused below
                     column = given.astype(dtype, copy=False)
         except (TypeError, ValueError) as error:  # ragged rows raise ValueError
             raise TypeError(

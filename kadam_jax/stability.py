@@ -312,6 +312,7 @@ def is_exactly_stable(b1: ArrayLike, b2: ArrayLike) -> jax.Array:
     return _square_minus(*_decays(b1, b2, DECAY)) < 0
 
 
+@np.errstate(all="ignore")
 def worst_case_gradients(num_steps: int, b1: ArrayLike, b2: ArrayLike) -> jax.Array:
     r"""Gradients that drive Adam (with ε=0) to the exact bound at their last step.
 
@@ -633,6 +634,7 @@ def _step_and_decays(
     return jnp.broadcast_arrays(jnp.asarray(step, decays[0].dtype), *decays)
 
 
+@np.errstate(all="ignore")
 def _decays(b1: ArrayLike, b2: ArrayLike, b1_range: Range = POSITIVE_DECAY) -> list[jax.Array]:
     """`b1` and `b2`, checked and in one dtype and shape, and what rounding took off each."""
     *numbers, dtype = _numbers(b1, b2, b1_range)
@@ -660,8 +662,7 @@ def _numbers(b1: ArrayLike, b2: ArrayLike, b1_range: Range):
 def _check_span(num_steps: int, b1: np.ndarray, b2: np.ndarray) -> None:
     """Raises if the worst case for any γ² >= β overflows; half the largest float leaves room."""
     ratio = np.max(b1 / b2, where=b1 * b1 >= b2, initial=1)
-    with np.errstate(divide="ignore"):
-        longest = 1 + np.floor(np.log(np.finfo(b1.dtype).max / 2) / np.log(ratio))
+    longest = 1 + np.floor(np.log(np.finfo(b1.dtype).max / 2) / np.log(ratio))
     require(
         num_steps <= longest,
         "num_steps",

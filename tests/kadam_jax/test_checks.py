@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import kadam_jax
 from kadam_jax import _checks
 from kadam_jax._checks import check_real
 
@@ -52,6 +53,38 @@ RANGES = {
     "DECAY": ([0, -0.0, 0.5, 1 - 1e-16], [-5e-324, 1, 1.5, np.inf, np.nan]),
     "POSITIVE_DECAY": ([5e-324, 0.5, 1 - 1e-16], [0, -0.0, 1, np.nan]),
 }
+
+
+@pytest.mark.parametrize("small", [5e-324, 1e-310, 1e-50, 1e-30, np.float32(1e-40)])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: kadam_jax.kadam(x, b1=x, b2=1 - x, eps=x).update(jnp.ones(2), _state(x)),
+        lambda x: kadam_jax.sweep(lambda member: member["x"], kadam_jax.grid(x=[x, 0.1])),
+        lambda x: kadam_jax.exact_max_update_bound(10, x, 0.9),
+        lambda x: kadam_jax.exact_growth_rate(0.9, x),
+        lambda x: kadam_jax.stability_coefficient(x, 0.9),
+        lambda x: kadam_jax.worst_case_gradients(10, x, 0.9),
+        lambda x: kadam_jax.level_curve(x, 3),
+        lambda x: kadam_jax.normal_curve(x, 0.9, 3),
+        lambda x: kadam_jax.predicted_squared_norm(
+            1.0, jnp.ones(3), learning_rate=x, weight_decay=x
+        ),
+    ],
+)
+def test_numpys_error_state_decides_nothing(call, small):
+    def outcome(**state):
+        with np.errstate(**state):
+            try:
+                return jax.tree.map(lambda leaf: np.asarray(leaf).tolist(), call(small))
+            except (ValueError, TypeError) as error:
+                return str(error)
+
+    assert outcome(all="raise") == outcome(all="ignore")
+
+
+def _state(x):
+    return kadam_jax.kadam(x).init(jnp.ones(2))
 
 
 @pytest.mark.parametrize("value", [*HALVES, *map(np.ravel, HALVES), [0.5, 0.5], (0.5,), []])

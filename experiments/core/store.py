@@ -30,10 +30,11 @@ import jax
 import numpy as np
 import xarray as xr
 
+import kadam_jax
 from experiments.core.errors import DamagedFile, Failed
 from experiments.core.folders import locked
 
-PACKAGES = ("jax", "jaxlib", "optax", "flax", "kadam_jax")
+PACKAGES = ("jax", "jaxlib", "optax", "flax")
 SCHEMA = 1
 """Of datasets and chunks; another number for another meaning of what is in them."""
 IDENTITY = "identity.json"
@@ -292,7 +293,8 @@ class ChunkStore:
 def versions() -> dict[str, str]:
     """Python's version and those of the packages that decide the numbers."""
     packages = {name: importlib.metadata.version(name) for name in PACKAGES}
-    return {"python": platform.python_version(), **packages}
+    ours = kadam_jax.__version__  # of a copy that is not installed too
+    return {"python": platform.python_version(), **packages, "kadam_jax": ours}
 
 
 def git_commit(folder: Path = PROJECT) -> str:

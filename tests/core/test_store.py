@@ -1,5 +1,6 @@
 """core/store.py and config.py: what lies on disk, and what identifies it."""
 
+import importlib.metadata
 import io
 import os
 import re
@@ -24,6 +25,7 @@ from experiments.core.store import (
     DamagedFile,
     atomic,
     read_dataset,
+    versions,
     write_checked,
     write_dataset,
 )
@@ -230,6 +232,18 @@ def test_what_a_killed_write_left_goes_and_what_is_being_written_stays(tmp_path)
         assert not left.exists()
     assert path.read_text() == "first"
     assert sorted(entry.name for entry in tmp_path.iterdir()) == [".a.pngs.x1y2z3", "a.png"]
+
+
+def test_a_copy_that_is_not_installed_has_a_version(monkeypatch):
+    installed, version = versions(), importlib.metadata.version
+
+    def absent(name):
+        if name.replace("_", "-") == "kadam-jax":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", absent)
+    assert versions() == installed
 
 
 def test_the_commit_says_when_files_differ_from_it(tmp_path):

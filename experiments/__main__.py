@@ -528,7 +528,8 @@ def _restart_with_tunables() -> None:
     name, value = TUNABLES
     if sys.platform == "linux" and name not in os.environ:
         environment = {**os.environ, name: value}
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+        with contextlib.suppress(OSError):  # where it may not, it is slower and no worse
+            os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
 
 
 def _open_streams() -> None:

@@ -547,6 +547,16 @@ def test_the_process_restarts_itself_with_huge_pages_once(monkeypatch):
     assert len(calls) == 1
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc is Linux's")
+def test_a_process_that_may_not_restart_itself_goes_on(monkeypatch):
+    def execve(*arguments):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "execve", execve)
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    cli._restart_with_tunables()
+
+
 def test_the_module_runs_as_a_program():
     environment = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
     command = [sys.executable, "-m", "experiments", "list"]

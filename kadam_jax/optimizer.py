@@ -123,7 +123,10 @@ def _stages(state, updates, k) -> tuple[ScaleByAdaptiveNormalizationState, ...]:
 
 
 def _require_state(is_ours, got):
-    hint = "`init` gives it, and `convert_adam_state` turns optax.adam's into that of k = 1"
+    hint = (
+        "`init` gives it, and a checkpoint comes back as one where that is its target; "
+        "`convert_adam_state` turns optax.adam's into that of k = 1"
+    )
     require(is_ours, "state", "be a state of k-Adam", got, hint=hint, error=TypeError)
 
 

@@ -137,6 +137,23 @@ def test_a_state_of_another_optimizer_says_what_to_do(other):
         scale_by_kadam(1).update(PARAMS, other.init(PARAMS)[0])
 
 
+@pytest.mark.parametrize("k", [1, 2])
+def test_a_state_restored_without_a_target_says_what_to_do(k):
+    optimizer = kadam(0.1, k)
+    new = optimizer.init(PARAMS)
+    _, state, _ = run(optimizer, new, PARAMS, range(3))
+    raw = serialization.to_state_dict(state)
+    for restored in (raw, list(state), list(raw.values()), tuple(raw.values())):
+        with pytest.raises(TypeError, match=r"state must be .*comes back as one where that is its"):
+            optimizer.update(PARAMS, restored, PARAMS)
+    restored = serialization.from_state_dict(new, raw)
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        run(optimizer, restored, PARAMS, [3]),
+        run(optimizer, state, PARAMS, [3]),
+    )
+
+
 def test_a_float_in_the_place_of_k_is_taken_for_b1():
     for make in (lambda: kadam(0.005, 0.9), lambda: scale_by_kadam(0.9)):
         with pytest.raises(TypeError, match=r"k must be a Python int, got 0.9; .*name b1"):

@@ -13,12 +13,13 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import SymLogNorm
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike
 
 from experiments.core.store import atomic
 
-Draw = Callable[[Axes, xr.Dataset], str]
-"""Draws one panel of a dataset and returns its title."""
+Draw = Callable[..., str]
+"""`draw(axes, dataset, *more)` draws one panel of a dataset and returns its title."""
 STYLE: Mapping[str, Any] = {
     "font.size": 9,
     "axes.titlesize": 9,
@@ -36,6 +37,8 @@ STABILITY_COLOURS = "viridis_r"
 """Its lightness falls steadily with C, so it reads in grey: dark is stable, as in the paper."""
 
 
+DOT: Mapping[str, Any] = {"edgecolors": "black", "linewidths": 0.4, "zorder": 3}
+"""Of a scatter plot whose points have colours of their own."""
 RING: Mapping[str, Any] = dict(
     marker="o", linestyle="none", markersize=11, fillstyle="none", markeredgewidth=0.8
 )
@@ -63,17 +66,69 @@ def canvas(width: float, height: float, **subplots: Any) -> tuple[Figure, Any]:
     return figure, figure.subplots(**subplots)
 
 
-def draw_panels(grid: Any, dataset: xr.Dataset, panels: Sequence[Draw]) -> None:
+def draw_panels(grid: Any, dataset: xr.Dataset, panels: Sequence[Draw], *more: Any) -> None:
     """Draws each of `panels` on its axes in `grid`, and sets its title after a letter."""
     for place, (axes, draw) in enumerate(zip(grid.flat, panels, strict=True)):
         letter = string.ascii_lowercase[place]
-        axes.set_title(f"({letter}) {draw(axes, dataset)}", loc="left")
+        axes.set_title(f"({letter}) {draw(axes, dataset, *more)}", loc="left")
+
+
+def small_multiples(
+    number: int, columns: int, width: float, height: float, **subplots: Any
+) -> tuple[Figure, list[Axes]]:
+    """A figure with so many equal axes in rows, with room for a legend below them.
+
+    Args:
+      number: Of axes; places after them in the last row stay empty.
+      columns: Axes in a row.
+      width: Of the figure, in inches.
+      height: Of a row.
+      **subplots: As in `pyplot.subplots`.
+    """
+    rows = -(-number // columns)
+    size = {"nrows": rows, "ncols": columns, "squeeze": False}
+    figure, grid = canvas(width, height * rows + 0.5, **size, **subplots)
+    for axes in grid.flat[number:]:
+        axes.set_axis_off()
+    return figure, list(grid.flat[:number])
+
+
+def legend_below(figure: Figure, axes: Axes) -> None:
+    """The legend of one axes, for all of them."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
 
 
 def band(axes: Axes, x: ArrayLike, low: ArrayLike, middle: ArrayLike, high: ArrayLike, **style):
     """A line and the range that it is in the middle of, in the line's colour."""
     axes.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
     axes.plot(x, middle, **style)
+
+
+def seed_band(axes: Axes, x: ArrayLike, values: xr.DataArray, middle="median", **style) -> None:
+    """The median over seeds, or another middle, and their range."""
+    seed = _seed(values)
+    band(axes, x, values.min(seed), getattr(values, middle)(seed), values.max(seed), **style)
+
+
+def seed_dots(
+    axes: Axes, x: ArrayLike, values: xr.DataArray, middle="median", bar="0.4", **style
+) -> None:
+    """The median over seeds, or another middle, with a bar of some colour for their range.
+
+    Dots have a colour each where `c` is given, as in `scatter`; else they are as in `plot`.
+    """
+    seed = _seed(values)
+    axes.vlines(x, values.min(seed), values.max(seed), color=bar, linewidth=0.9)
+    if "c" in style:
+        axes.scatter(x, getattr(values, middle)(seed), **DOT, **style)
+    else:
+        axes.plot(x, getattr(values, middle)(seed), **{"linestyle": "none", **style})
+
+
+def _seed(values: xr.DataArray) -> str:
+    """The dimension of seeds, whatever they are seeds of."""
+    return next(dim for dim in map(str, values.dims) if "seed" in dim)
 
 
 def horizontal_interval(axes: Axes, row: float, interval: ArrayLike, **style: Any) -> None:
@@ -86,6 +141,12 @@ def label_rows(axes: Axes, names: Sequence[str], **style: Any) -> None:
     """A row for each name from 0 on, the first one on top."""
     axes.set_yticks(range(len(names)), names, **style)
     axes.set_ylim(len(names) - 0.4, -0.6)
+
+
+def legend_of(axes: Axes, styles: Mapping[str, Mapping[str, Any]], **options: Any) -> None:
+    """A legend of lines that need not be drawn: their styles by what they are called."""
+    handles = [Line2D([], [], label=label, **style) for label, style in styles.items()]
+    axes.legend(handles=handles, **options)
 
 
 def legend_above(axes: Axes, share: float, **options: Any) -> None:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
-from matplotlib import axes, cm, colors, figure, lines
+from matplotlib import axes, cm, colors, figure
 from scipy import stats
 
 from experiments.core import plot as plotting
@@ -44,20 +44,14 @@ def page(data: xr.Dataset, axis: Axis) -> figure.Figure:
     x = data[axis.name]
     colours = cm.ScalarMappable(colors.Normalize(x.min().item(), x.max().item()), axis.colours)
     canvas, grid = plotting.canvas(10.2, 7.6, nrows=2, ncols=2)
-    titles = (
-        _trajectories(grid[0, 0], data, colours, x),
-        _best(grid[0, 1], data, axis),
-        _plane(grid[1, 0], data, colours, axis),
-        _differences(grid[1, 1], data, axis),
-    )
-    for letter, panel, title in zip("abcd", grid.flat, titles, strict=True):
-        panel.set_title(f"({letter}) {title}", loc="left")
+    panels = (_trajectories, _best, _plane, _differences)
+    plotting.draw_panels(grid, data, panels, axis, colours)
     canvas.colorbar(colours, ax=grid, label=axis.symbol, aspect=45)
     return canvas
 
 
-def _trajectories(panel: axes.Axes, data: xr.Dataset, colours, x: xr.DataArray) -> str:
-    for place, value in enumerate(x.values):
+def _trajectories(panel: axes.Axes, data: xr.Dataset, axis: Axis, colours) -> str:
+    for place, value in enumerate(data[axis.name].values):
         style = "-" if data.C[place] > 0 else "--"
         line = data.test_loss.isel(point=place).median("seed", skipna=False)
         panel.plot(data.evaluation, line, style, color=colours.to_rgba(value), linewidth=1)
@@ -68,19 +62,18 @@ def _trajectories(panel: axes.Axes, data: xr.Dataset, colours, x: xr.DataArray) 
     top = untrained + 0.25 * (untrained - lowest)
     panel.set(xlabel="step n", ylabel="test loss (nats/token)")
     plotting.set_heights(panel, lowest - 0.1 * (top - lowest), top)
-    handles = [
-        lines.Line2D([], [], color="0.4", linestyle=style, label=label)
-        for style, label, shown in (
-            ("-", "C > 0", (data.C > 0).any()),
-            ("--", "C < 0", (data.C < 0).any()),
-        )
-        if shown
-    ]
-    panel.legend(handles=handles, loc="upper right")
+    sides = {"C > 0": (data.C > 0, "-"), "C < 0": (data.C < 0, "--")}
+    styles = {
+        name: {"color": "0.4", "linestyle": line}
+        for name, (side, line) in sides.items()
+        if side.any()
+    }
+    plotting.legend_of(panel, styles, loc="upper right")
     return "test loss, median over seeds"
 
 
-def _best(panel: axes.Axes, data: xr.Dataset, axis: Axis) -> str:
+def _best(panel: axes.Axes, data: xr.Dataset, axis: Axis, colours) -> str:
+    del colours
     x = data[axis.name]
     for steps, (horizon, (marker, fill, colour)) in zip(
         data.horizon_steps.values, HORIZONS.items(), strict=True
@@ -116,7 +109,8 @@ def _best(panel: axes.Axes, data: xr.Dataset, axis: Axis) -> str:
     return "best test loss; a star at the lowest mean"
 
 
-def _differences(panel: axes.Axes, data: xr.Dataset, axis: Axis) -> str:
+def _differences(panel: axes.Axes, data: xr.Dataset, axis: Axis, colours) -> str:
+    del colours
     stable = data.isel(point=data.C.values > 0)
     x = stable[axis.name]
     difference = stable.best_loss - stable.best_loss.isel(point=axis.reference)
@@ -155,21 +149,14 @@ def _mark_boundary(panel: axes.Axes, axis: Axis) -> None:
         panel.axvline(0, color="0.8", linewidth=0.8, zorder=0)
 
 
-def _plane(panel: axes.Axes, data: xr.Dataset, colours, axis: Axis) -> str:
+def _plane(panel: axes.Axes, data: xr.Dataset, axis: Axis, colours) -> str:
     b1 = np.linspace(1e-3, 1, 400)
     for level in axis.levels:
         b2 = 1 / (2 / b1 - 1 - level)
         inside = (b2 > 0) & (b2 < 1)
         style = "--" if level == 0 else ":"
         panel.plot(b2[inside], b1[inside], style, color="0.5", label=f"C = {level:.3g}")
-    panel.scatter(
-        data.b2,
-        data.b1,
-        c=colours.to_rgba(data[axis.name]),
-        edgecolors="black",
-        linewidths=0.4,
-        zorder=3,
-    )
+    panel.scatter(data.b2, data.b1, c=colours.to_rgba(data[axis.name]), **plotting.DOT)
     room_b2, room_b1 = (0.08 * np.ptp(b) for b in (data.b2.values, data.b1.values))
     panel.set(
         xlabel="β (b2)",

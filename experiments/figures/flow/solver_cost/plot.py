@@ -1,5 +1,6 @@
 """How the costs of solving the flow are drawn."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,31 +23,30 @@ STYLES: dict[str, dict[str, Any]] = {
 
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
     """Error over gradients for each problem, and the orders of all."""
-    canvas, panels = plotting.canvas(10, 7.6, nrows=2, ncols=2)
-    for name, panel, problem in zip("abc", panels.flat, dataset.problem.values, strict=False):
-        _errors(panel, dataset.sel(problem=problem), f"({name}) {problem}")
-    _orders(panels.flat[3], dataset)
+    canvas, grid = plotting.canvas(10, 7.6, nrows=2, ncols=2)
+    errors = [partial(_errors, problem=problem) for problem in dataset.problem.values]
+    plotting.draw_panels(grid, dataset, [*errors, _orders])
     handles = [lines.Line2D([], [], **style) for style in STYLES.values()]
     goal = lines.Line2D([], [], color="black", linestyle=":", label="Euler's error at the goal's K")
     canvas.legend(handles=[*handles, goal], loc="outside lower center", ncols=4)
     return {"": canvas}
 
 
-def _errors(panel: axes.Axes, data: xr.Dataset, name: str) -> None:
+def _errors(panel: axes.Axes, data: xr.Dataset, problem: str) -> str:
+    data = data.sel(problem=problem)
     for method, style in STYLES.items():
         runs = data.isel(run=data.run_solver.values == method)
-        ends = runs.error.min("seed"), runs.error.median("seed"), runs.error.max("seed")
-        plotting.band(panel, runs.gradients, *ends, **style)
+        plotting.seed_band(panel, runs.gradients, runs.error, **style)
     panel.axhline(data.goal_error.median("seed"), color="black", linestyle=":", linewidth=1)
     panel.axhspan(0, data.reference_error.max(), color="0.9", linewidth=0)
     lowest = min(data.error.min(), data.reference_error.max())
     panel.set(xscale="log", yscale="log", ylim=(lowest / 2, None))
     panel.set(xlabel="gradients a step", ylabel="relative error at the end")
     fewest = data.fewest.sel(solver="exponential").median("seed")
-    panel.set_title(f"{name}: the exponential integrator needs {fewest:g}", loc="left")
+    return f"{problem}: the exponential integrator needs {fewest:g}"
 
 
-def _orders(panel: axes.Axes, data: xr.Dataset) -> None:
+def _orders(panel: axes.Axes, data: xr.Dataset) -> str:
     rows = np.arange(data.sizes["solver"])[::-1]
     for shift, marker, problem in zip((0.2, 0, -0.2), "o^s", data.problem.values, strict=True):
         orders = data.order.sel(problem=problem)
@@ -59,4 +59,4 @@ def _orders(panel: axes.Axes, data: xr.Dataset) -> None:
     panel.set(xlabel="observed order", xlim=(0, None))
     panel.grid(axis="x", color="0.9")
     panel.legend(loc="upper right")
-    panel.set_title("(d) orders, median and range over seeds", loc="left")
+    return "orders, median and range over seeds"

@@ -2,7 +2,6 @@
 
 import json
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -65,7 +64,7 @@ def _errors(panel: axes.Axes, data: xr.Dataset) -> str:
     for group, flow, line, label in lines:
         for rate, colour in _by_rate(data):
             by_seed = later.sel(group=group, flow=flow, learning_rate=rate)
-            _band(panel, by_seed, "step", color=colour, linestyle=line)
+            plotting.seed_band(panel, by_seed.step, by_seed, color=colour, linestyle=line)
         panel.plot([], [], line, color="0.3", label=label)
     _rate_labels(panel, data)
     panel.set(xscale="log", yscale="log", xlabel="step n", ylabel="relative error")
@@ -83,11 +82,10 @@ def _orders(panel: axes.Axes, data: xr.Dataset) -> str:
             order = data.order.sel(at=at, flow=flow, group="all").median().item()
             face = colour if flow == "paper" else "white"
             shift = 1.03 if at == "time" else 1.0
-            panel.vlines(shift * rates, by_seed.min("seed"), by_seed.max("seed"), color=colour)
-            panel.plot(
-                shift * rates, by_seed.median("seed"), color=colour, linestyle=line, marker=marker,
-                markerfacecolor=face, markersize=5, label=f"{which}, {label}: slope {order:.2f}",
-            )  # fmt: skip
+            style = {"color": colour, "bar": colour, "linestyle": line, "marker": marker}
+            style |= {"markerfacecolor": face, "markersize": 5}
+            label = f"{which}, {label}: slope {order:.2f}"
+            plotting.seed_dots(panel, shift * rates, by_seed, label=label, **style)
     lowest = 0.7 * data.compared.sel(group="all").min().item()
     panel.plot(rates, lowest * rates / rates[0], color="0.7", label="slope 1")
     panel.set(xscale="log", yscale="log", xlabel="learning rate η", ylabel="relative error")
@@ -101,14 +99,16 @@ def _solvers(panel: axes.Axes, data: xr.Dataset) -> str:
     settings, later = _settings(data), slice(1, None)
     discrete = data.error.sel(group="all", flow="paper", learning_rate=settings.learning_rate)
     discrete = discrete.sel(step=data.solver_step.values).isel(step=later)
-    _band(panel, discrete, "step", color="black", label="discrete run")
+    plotting.seed_band(panel, discrete.step, discrete, color="black", label="discrete run")
     colours = _colours("plasma", data.sizes["substeps"], 0.1, 0.8)
     for by_seed, colour in zip(data.euler_error, colours, strict=True):
         label = f"Euler, K = {by_seed.substeps:d}"
-        _band(panel, by_seed[:, later], "solver_step", color=colour, label=label)
+        style = {"color": colour, "label": label}
+        plotting.seed_band(panel, data.solver_step[later], by_seed[:, later], **style)
     label = f"exponential, {settings.substeps} substeps"
     style = {"color": "tab:green", "linestyle": "--", "label": label}
-    _band(panel, data.exponential_error[:, later], "solver_step", **style)
+    exponential = data.exponential_error[:, later]
+    plotting.seed_band(panel, data.solver_step[later], exponential, **style)
     panel.set(yscale="log", xlabel="step n", ylabel="distance to the reference, relative")
     plotting.legend_above(panel, 0.2, loc="upper right", ncols=3, fontsize=7)
     return f"solvers, η = {settings.learning_rate:g}"
@@ -119,7 +119,7 @@ def _early(panel: axes.Axes, data: xr.Dataset) -> str:
     for flow, (label, line) in FLOWS.items():
         for rate, colour in _by_rate(data):
             by_seed = early.sel(flow=flow, learning_rate=rate)
-            _band(panel, by_seed, "step", color=colour, linestyle=line)
+            plotting.seed_band(panel, by_seed.step, by_seed, color=colour, linestyle=line)
         panel.plot([], [], line, color="0.3", label=label)
     _rate_labels(panel, data)
     panel.set(xlabel="step n", ylabel="root mean square of θ_discrete - θ_flow, in η")
@@ -143,23 +143,11 @@ def _rate_labels(panel: axes.Axes, data: xr.Dataset) -> None:
         panel.plot([], [], color=colour, label=f"η = {rate:g}")
 
 
-def _band(panel: axes.Axes, by_seed: xr.DataArray, along: str, **style: Any) -> None:
-    """Median over seeds and their range."""
-    ends = by_seed.min("seed"), by_seed.median("seed"), by_seed.max("seed")
-    plotting.band(panel, by_seed[along], *ends, **style)
-
-
 def _parameters(data: xr.Dataset) -> figure.Figure:
     """Small multiples of one seed, each on its own scale."""
-    num_rows = -(-data.sizes["parameter"] // 4)
-    canvas, grid = plotting.canvas(
-        11, 2.1 * num_rows + 0.6, nrows=num_rows, ncols=4, sharex=True, squeeze=False
-    )
+    canvas, panels = plotting.small_multiples(data.sizes["parameter"], 4, 11, 2.1, sharex=True)
     first = data.sel(learning_rate=_settings(data).learning_rate).isel(seed=0)
-    for place, panel in enumerate(grid.flat):
-        if place >= data.sizes["parameter"]:
-            panel.set_axis_off()
-            continue
+    for place, panel in enumerate(panels):
         for process, (label, style) in PROCESSES.items():
             line = first.moved.sel(process=process).isel(parameter=place)
             panel.plot(data.step, line, label=label, **style)
@@ -167,6 +155,5 @@ def _parameters(data: xr.Dataset) -> figure.Figure:
         panel.set(xlabel="step n = t/η", ylabel="θ - θ₀")
         panel.label_outer()
         panel.tick_params(labelleft=True)
-    handles, labels = grid.flat[0].get_legend_handles_labels()
-    canvas.legend(handles, labels, loc="outside lower center", ncols=len(PROCESSES))
+    plotting.legend_below(canvas, panels[0])
     return canvas

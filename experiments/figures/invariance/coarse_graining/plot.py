@@ -50,8 +50,8 @@ def _distances(panel: axes.Axes, data: xr.Dataset, part: str) -> str:
     for run in ("coarse", "reordered"):
         colour, line = STYLES[run]
         values = data.distance.sel(run=run, part=part)
-        ends = values.min("seed"), values.mean("seed"), values.max("seed")
-        plotting.band(panel, data.step, *ends, color=colour, linestyle=line, label=RUNS[run])
+        style = {"color": colour, "linestyle": line, "label": RUNS[run]}
+        plotting.seed_band(panel, data.step, values, "mean", **style)
     panel.set(ylabel="distance from Adam / displacement", ylim=(0, None))
     panel.legend(loc="lower right")
     where = {"slices": "queries and keys", "others": "all other parameters"}[part]

@@ -61,7 +61,8 @@ def _errors(panel: axes.Axes, data: xr.Dataset) -> str:
     for form, (label, style) in list(FORMS.items())[1:]:
         error = abs(later[form] / later.true - 1).mean("slice")
         for place, line in enumerate(DECAYS):
-            _band(panel, error.isel(decay=place), color=style["color"], linestyle=line)
+            drawn = {"color": style["color"], "linestyle": line}
+            plotting.seed_band(panel, later.step, error.isel(decay=place), "mean", **drawn)
         panel.plot([], [], color=style["color"], label=label)
     for line, decay in zip(DECAYS, data.decay.values, strict=True):
         panel.plot([], [], color="0.3", linestyle=line, label=decay)
@@ -75,7 +76,8 @@ def _momentum(panel: axes.Axes, data: xr.Dataset) -> str:
     b1 = np.linspace(0, data.b1.max().item())
     panel.plot(b1, (1 + b1) / (1 - b1), color="tab:blue", linestyle="-.", label="(1+γ)/(1-γ)")
     panel.axhline(1, color="tab:red", linestyle="--", label="Theorem 2")
-    _points(panel, data.b1, ratio, color="black", marker="o", label="true, range over seeds")
+    style = {"color": "black", "marker": "o", "label": "true, range over seeds"}
+    plotting.seed_dots(panel, data.b1, ratio, "mean", markersize=4, **style)
     panel.set(yscale="log", xlabel="γ (b1)", ylabel="growth of ‖W‖² over Theorem 2's")
     panel.legend(loc="upper left")
     return f"growth over {data.step[-1]:d} steps, λ = 0"
@@ -84,7 +86,8 @@ def _momentum(panel: axes.Axes, data: xr.Dataset) -> str:
 def _flow(panel: axes.Axes, data: xr.Dataset) -> str:
     for form, (label, style) in FLOW_FORMS.items():
         error = abs(data.flow_growth.sel(form=form).median("flow_slice") - 1)
-        _points(panel, data.flow_b1, error, label=label, **style)
+        style = {"label": label, "bar": style["color"], "markersize": 4, **style}
+        plotting.seed_dots(panel, data.flow_b1, error, "mean", **style)
     for tolerance in (0.01, 0.05):
         panel.axhline(tolerance, color="0.8", linewidth=0.8, zorder=0)
     panel.set(yscale="log", xlabel="γ (b1)", ylabel="relative error of the growth of ‖W‖²")
@@ -96,7 +99,8 @@ def _memory(panel: axes.Axes, data: xr.Dataset) -> str:
     rate = json.loads(data.attrs["config"])["learning_rate"]
     for place, line in enumerate(DECAYS):
         memory = data.memory.isel(decay=place).median("slice")
-        _band(panel, memory, color="black", linestyle=line, label=f"{data.decay.values[place]}")
+        style = {"color": "black", "linestyle": line, "label": f"{data.decay.values[place]}"}
+        plotting.seed_band(panel, data.step, memory, "mean", **style)
         expected = np.exp(-2 * data.weight_decay[place] * rate * data.step)
         label = "exp(-2ληn)" if place else None
         panel.plot(data.step, expected, color="tab:orange", linestyle=":", label=label)
@@ -105,30 +109,13 @@ def _memory(panel: axes.Axes, data: xr.Dataset) -> str:
     return "a sum remembers, an average forgets"
 
 
-def _band(panel: axes.Axes, by_seed: xr.DataArray, **style) -> None:
-    """Mean over seeds and their range over steps."""
-    ends = by_seed.min("seed"), by_seed.mean("seed"), by_seed.max("seed")
-    plotting.band(panel, by_seed.step, *ends, **style)
-
-
-def _points(panel: axes.Axes, x: xr.DataArray, by_seed: xr.DataArray, **style) -> None:
-    """Mean over seeds with a bar for their range."""
-    panel.vlines(x, by_seed.min("seed"), by_seed.max("seed"), color=style["color"])
-    panel.plot(x, by_seed.mean("seed"), markersize=4, linestyle="none", **style)
-
-
 def _slices(data: xr.Dataset) -> figure.Figure:
     """Small multiples as in the paper, both decays, relative to ‖W_0‖²."""
-    num_rows = -(-data.sizes["slice"] // 4)
-    canvas, grid = plotting.canvas(
-        11, 2.1 * num_rows + 0.6, nrows=num_rows, ncols=4, sharex=True, sharey=True, squeeze=False
-    )
+    shared = {"sharex": True, "sharey": True}
+    canvas, panels = plotting.small_multiples(data.sizes["slice"], 4, 11, 2.1, **shared)
     first = data.isel(seed=0)
     relative = first[list(FORMS)] / first.true.isel(step=0)
-    for place, panel in enumerate(grid.flat):
-        if place >= data.sizes["slice"]:
-            panel.set_axis_off()
-            continue
+    for place, panel in enumerate(panels):
         for form, (label, style) in FORMS.items():
             for decay in range(2):
                 line = relative[form].isel(decay=decay, slice=place)
@@ -137,6 +124,5 @@ def _slices(data: xr.Dataset) -> figure.Figure:
         panel.set_title(f"{('query', 'key')[kind]} of head {head}", loc="left")
         panel.set(xlabel="step n", ylabel="‖W‖² / ‖W₀‖²")
         panel.label_outer()
-    handles, labels = grid.flat[0].get_legend_handles_labels()
-    canvas.legend(handles, labels, loc="outside lower center", ncols=len(FORMS))
+    plotting.legend_below(canvas, panels[0])
     return canvas

@@ -73,19 +73,16 @@ def _bands(panel: axes.Axes, values: xr.DataArray) -> None:
     by_seed = values.median("slice")
     for decay, colour in DECAYS.items():
         line = by_seed.sel(decay=decay)
-        ends = line.min("seed"), line.median("seed"), line.max("seed")
-        plotting.band(panel, line.norm_step, *ends, color=colour, label=decay)
+        plotting.seed_band(panel, line.norm_step, line, color=colour, label=decay)
     panel.set(xlabel="step n")
 
 
 def _losses(panel: axes.Axes, data: xr.Dataset) -> str:
     for place, (arm, (label, colour, marker)) in enumerate(ARMS.items()):
         loss = data.final_loss.sel(split="heldout", arm=arm)
+        style = {"marker": marker, "linestyle": "-", "color": colour, "bar": colour}
         x = data.rate * 1.04 ** (place - 2)
-        panel.vlines(x, loss.min("seed"), loss.max("seed"), color=colour, linewidth=0.9)
-        panel.plot(
-            x, loss.median("seed"), marker, linestyle="-", color=colour, markersize=4, label=label
-        )
+        plotting.seed_dots(panel, x, loss, label=label, markersize=4, **style)
     panel.set(xscale="log", xlabel="learning rate η", ylabel="held-out loss (nats/token)")
     panel.legend(loc="best")
     return f"loss after {data.sizes['step']} steps, {data.decay.item()}"
@@ -125,22 +122,16 @@ def _training(data: xr.Dataset) -> figure.Figure:
     window = max(1, data.sizes["step"] // 20)
     loss = data.loss.rolling(step=window, center=True).mean().median("seed")
     num_rows, num_columns = data.sizes["decay"], data.sizes["rate"]
-    canvas, grid = plotting.canvas(
-        3.2 * num_columns,
-        2.7 * num_rows + 0.5,
-        nrows=num_rows,
-        ncols=num_columns,
-        sharex=True,
-        sharey=True,
-        squeeze=False,
+    canvas, panels = plotting.small_multiples(
+        num_rows * num_columns, num_columns, 3.2 * num_columns, 2.7, sharex=True, sharey=True
     )
-    for (row, column), panel in np.ndenumerate(grid):
+    for place, panel in enumerate(panels):
+        row, column = divmod(place, num_columns)
         for arm, (label, colour, _) in ARMS.items():
             line = loss.sel(arm=arm).isel(decay=row, rate=column)
             panel.plot(data.step, line, color=colour, label=label)
         panel.set_title(f"η = {data.rate[column]:g}, {data.decay.values[row]}", loc="left")
         panel.set(xlabel="step n", ylabel="training loss (nats/token)")
         panel.label_outer()
-    handles, labels = grid.flat[0].get_legend_handles_labels()
-    canvas.legend(handles, labels, loc="outside lower center", ncols=len(ARMS))
+    plotting.legend_below(canvas, panels[0])
     return canvas

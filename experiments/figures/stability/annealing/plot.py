@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import xarray as xr
-from matplotlib import axes, cm, colors, figure, lines
+from matplotlib import axes, cm, colors, figure
 from scipy import stats
 
 from experiments.core import plot as plotting
@@ -20,15 +20,14 @@ def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
     colours = cm.ScalarMappable(norm, plotting.STABILITY_COLOURS)
     canvas, grid = plotting.canvas(13.9, 7.4, nrows=2, ncols=3)
     panels = (_updates, _changes, _slopes, _losses, _best, _points)
-    for letter, panel, draw in zip("abcdef", grid.flat, panels, strict=True):
-        panel.set_title(f"({letter}) {draw(panel, dataset, colours)}", loc="left")
+    plotting.draw_panels(grid, dataset, panels, colours)
     canvas.colorbar(colours, ax=grid, label="C(β, γ)", aspect=45, extend="max")
     return {"": canvas}
 
 
 def _updates(panel: axes.Axes, data: xr.Dataset, colours) -> str:
     _curves(panel, data.step, data.max_update, data.C, colours)
-    _legend(panel, _curve_styles())
+    plotting.legend_of(panel, _curve_styles())
     panel.set(yscale="log", xlabel="step n", ylabel="‖uₙ‖∞ (learning rates)")
     return "max-update ‖uₙ‖∞, constant η₀"
 
@@ -39,7 +38,7 @@ def _changes(panel: axes.Axes, data: xr.Dataset, colours) -> str:
         bound = np.exp(data.log_annealed_bound.sel(strength=1.0).isel(point=point))
         panel.plot(data.step, bound, ":", color=colours.to_rgba(data.C[point]), linewidth=1.6)
     bound = {"Theorem 1, s = 1, two points": {"color": "0.5", "linestyle": ":"}}
-    _legend(panel, _curve_styles() | bound)
+    plotting.legend_of(panel, _curve_styles() | bound)
     panel.set(yscale="log", xlabel="step n", ylabel="‖θₙ₊₁-θₙ‖∞ / η₀")
     return "change of parameters, constant η₀"
 
@@ -59,11 +58,6 @@ def _curve_styles() -> dict[str, dict[str, str]]:
     }
 
 
-def _legend(panel: axes.Axes, styles) -> None:
-    handles = [lines.Line2D([], [], label=label, **style) for label, style in styles.items()]
-    panel.legend(handles=handles, loc="best")
-
-
 def _slopes(panel: axes.Axes, data: xr.Dataset, colours) -> str:
     unstable = data.isel(point=slice(1, None))
     half_C = -unstable.C / 2
@@ -71,9 +65,8 @@ def _slopes(panel: axes.Axes, data: xr.Dataset, colours) -> str:
     panel.axhline(0, linestyle="--", color="black", label="0, the bound's with s = 1")
     for marker, strength in zip(MARKERS, data.strength.values, strict=False):
         slope = unstable.slope.sel(strength=strength)
-        panel.vlines(unstable.C, slope.min("seed"), slope.max("seed"), color="0.4", linewidth=0.9)
         shades = colours.to_rgba(unstable.C)
-        panel.scatter(unstable.C, slope.median("seed"), c=shades, marker=marker, **DOT)
+        plotting.seed_dots(panel, unstable.C, slope, c=shades, marker=marker, s=32)
         panel.plot([], [], marker, color="0.5", label=f"s = {strength:g}")
     panel.set(xlabel="C(β, γ)", ylabel="slope of ln‖θₙ₊₁-θₙ‖∞ (1/step)")
     low, high = panel.get_ylim()
@@ -97,7 +90,7 @@ def _losses(panel: axes.Axes, data: xr.Dataset, colours) -> str:
         "usual (β, γ)": {"color": "black", "linewidth": 1.6},
         "last point, not annealed": {"color": colours.to_rgba(data.C[-1]), "linestyle": "--"},
     }
-    _legend(panel, styles)
+    plotting.legend_of(panel, styles)
     untrained = loss.isel(evaluation=0).max().item()
     lowest = plain.isel(point=0).min().item()
     span = untrained - lowest
@@ -120,7 +113,7 @@ def _best(panel: axes.Axes, data: xr.Dataset, colours) -> str:
         mean, half = loss.mean("seed"), spread * stats.sem(loss, axis=1)
         panel.vlines(x, mean - half, mean + half, color="0.4", linewidth=0.9)
         panel.plot(x, mean, color="0.6", linewidth=0.8, zorder=1)
-        panel.scatter(x, mean, c=shades, marker=marker, **DOT)
+        panel.scatter(x, mean, c=shades, marker=marker, s=32, **plotting.DOT)
         panel.plot([], [], marker, color="0.5", label=f"s = {strength:g}")
     panel.set(xlabel="C(β, γ)", ylabel="lowest test loss (nats/token)")
     panel.locator_params(axis="x", nbins=6)
@@ -131,10 +124,7 @@ def _best(panel: axes.Axes, data: xr.Dataset, colours) -> str:
 def _points(panel: axes.Axes, data: xr.Dataset, colours) -> str:
     b1 = np.linspace(data.b1.min().item(), 1)
     panel.plot(b1 / (2 - b1), b1, ":", color="black", label="C = 0")
-    panel.scatter(data.b2, data.b1, c=colours.to_rgba(data.C), **DOT)
+    panel.scatter(data.b2, data.b1, c=colours.to_rgba(data.C), s=32, **plotting.DOT)
     panel.set(xlabel="β (b2)", ylabel="γ (b1)", xlim=(0.94, 1.002))
     panel.legend(loc="best")
     return "the points"
-
-
-DOT = {"s": 32, "edgecolors": "black", "linewidths": 0.4, "zorder": 3}

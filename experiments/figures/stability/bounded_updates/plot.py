@@ -8,7 +8,6 @@ from experiments.core import plot as plotting
 
 PAPER, EXACT = ":", "--"
 """Line styles of the two bounds."""
-DOT = {"s": 36, "edgecolors": "black", "linewidths": 0.4, "zorder": 3}
 
 
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
@@ -19,16 +18,13 @@ def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
 
 def _boundary(data: xr.Dataset) -> figure.Figure:
     colours = cm.ScalarMappable(colors.Normalize(0, 1), "viridis_r")
-    shades = colours.to_rgba(data.b2)
     canvas, grid = plotting.canvas(10.2, 7.4, nrows=2, ncols=2)
-    _trajectories(grid[0, 0], data, shades)
+    panels = (_trajectories, _largest, _exponents, _points)
+    plotting.draw_panels(grid, data, panels, data.b2, colours.to_rgba(data.b2))
     grid[0, 0].set(xscale="log", yscale="log", xlim=(0.9, None), ylim=(0.7, 25))
-    _largest(grid[0, 1], data, data.b2, shades)
     grid[0, 1].set(yscale="log")
-    _exponents(grid[1, 0], data, shades)
-    _points(grid[1, 1], data, shades, (0, 1), (0, 1))
-    titles = ("max-update on B₀", "largest max-update on B₀", "growth on B₀", "the points on B₀")
-    _finish(canvas, grid.flat, titles)
+    grid[1, 1].set(xlim=(0, 1), ylim=(0, 1))
+    _add_legends(grid)
     canvas.colorbar(colours, ax=grid, label="β (b2)", aspect=45)
     return canvas
 
@@ -36,24 +32,24 @@ def _boundary(data: xr.Dataset) -> figure.Figure:
 def _inside(data: xr.Dataset) -> figure.Figure:
     norm = colors.Normalize(0, data.C.max().item())
     colours = cm.ScalarMappable(norm, plotting.STABILITY_COLOURS)
-    shades = colours.to_rgba(data.C)
     canvas, grid = plotting.canvas(13.2, 4.2, ncols=3)
-    _trajectories(grid[0], data, shades)
-    _largest(grid[1], data, data.C, shades)
-    _points(grid[2], data, shades, (0.94, 1.002), (0.89, 1))
-    _finish(canvas, grid, ("max-update in B₊", "largest max-update in B₊", "the points in B₊"))
+    panels = (_trajectories, _largest, _points)
+    plotting.draw_panels(grid, data, panels, data.C, colours.to_rgba(data.C))
+    grid[2].set(xlim=(0.94, 1.002), ylim=(0.89, 1))
+    _add_legends(grid)
     canvas.colorbar(colours, ax=grid, label="C(β, γ)", aspect=30)
     return canvas
 
 
-def _finish(canvas: figure.Figure, panels, titles: tuple[str, ...]) -> None:
-    for letter, panel, title in zip("abcd", panels, titles, strict=False):
-        panel.set_title(f"({letter}) {title}", loc="left")
+def _add_legends(grid) -> None:
+    """At the best places, which limits decide."""
+    for panel in grid.flat:
         panel.legend(loc="best")
 
 
-def _trajectories(panel: axes.Axes, data: xr.Dataset, shades) -> None:
+def _trajectories(panel: axes.Axes, data: xr.Dataset, x: xr.DataArray, shades) -> str:
     """Medians over seeds, and both bounds of three points in their colours."""
+    del x
     n = data.step + 1
     for line, colour in zip(data.max_update.median("seed").values, shades, strict=True):
         panel.plot(n, line, color=colour, linewidth=0.8, alpha=0.75)
@@ -66,38 +62,46 @@ def _trajectories(panel: axes.Axes, data: xr.Dataset, shades) -> None:
     panel.plot([], [], EXACT, color="0.4", label="exact supremum, three points")
     panel.plot([], [], PAPER, color="0.4", label="Theorem 1, the same points")
     panel.set(xlabel="step n + 1", ylabel="‖uₙ‖∞ (learning rates)")
+    return f"max-update {_where(data)}"
 
 
-def _largest(panel: axes.Axes, data: xr.Dataset, x: xr.DataArray, shades) -> None:
+def _largest(panel: axes.Axes, data: xr.Dataset, x: xr.DataArray, shades) -> str:
     """Every seed's largest update and both bounds at the last step."""
     last = data.isel(step=-1)
     for kind, style, name in (("exact", EXACT, "exact supremum"), ("paper", PAPER, "Theorem 1")):
         label = f"{name}, n = {last.step:d}"
         panel.plot(x, np.exp(last[f"log_{kind}_bound"]), style, color="black", label=label)
     for seed in data.seed:
-        panel.scatter(x, data.largest.sel(seed=seed), c=shades, **(DOT | {"s": 16}))
+        panel.scatter(x, data.largest.sel(seed=seed), c=shades, s=16, **plotting.DOT)
     panel.plot([], [], "o", color="0.5", markersize=4, label="trained, every seed")
     panel.set(
         xlabel={"b2": "β (b2)", "C": "C(β, γ)"}[str(x.name)],
         ylabel="largest ‖uₙ‖∞, n ≥ 100 (learning rates)",
     )
     panel.locator_params(axis="x", nbins=6)
+    return f"largest max-update {_where(data)}"
 
 
-def _exponents(panel: axes.Axes, data: xr.Dataset, shades) -> None:
+def _exponents(panel: axes.Axes, data: xr.Dataset, x: xr.DataArray, shades) -> str:
     panel.axhline(0.5, linestyle=PAPER, color="black", label="√n")
     panel.axhline(0, linestyle=EXACT, color="black", label="a constant")
-    exponent = data.exponent
-    panel.vlines(data.b2, exponent.min("seed"), exponent.max("seed"), color="0.4", linewidth=0.9)
-    panel.scatter(data.b2, exponent.median("seed"), c=shades, **DOT)
+    plotting.seed_dots(panel, x, data.exponent, c=shades)
     panel.plot([], [], "o", color="0.5", label="trained, median and range over seeds")
     panel.set(xlabel="β (b2)", ylabel="p in ‖uₙ‖∞ ∝ nᵖ, n ≥ 100", xlim=(0, 1))
+    return f"growth {_where(data)}"
 
 
-def _points(panel: axes.Axes, data: xr.Dataset, shades, b2_limits, b1_limits) -> None:
-    b2 = np.linspace(b2_limits[0], 1, 200)
+def _points(panel: axes.Axes, data: xr.Dataset, x: xr.DataArray, shades) -> str:
+    del x
+    b2 = np.linspace(0, 1, 1000)
     panel.plot(b2, 2 * b2 / (1 + b2), PAPER, color="black", label="C = 0")
     panel.plot(b2, np.sqrt(b2), EXACT, color="black", label="γ² = β")
     panel.plot(b2, b2, color="0.7", linewidth=0.8, label="γ = β")
-    panel.scatter(data.b2, data.b1, c=shades, **DOT)
-    panel.set(xlabel="β (b2)", ylabel="γ (b1)", xlim=b2_limits, ylim=b1_limits)
+    panel.scatter(data.b2, data.b1, c=shades, **plotting.DOT)
+    panel.set(xlabel="β (b2)", ylabel="γ (b1)")
+    return f"the points {_where(data)}"
+
+
+def _where(data: xr.Dataset) -> str:
+    """The curve that the points lie on or in."""
+    return {"B₀": "on B₀", "B₊": "in B₊"}[data.curve.values[0]]

@@ -10,21 +10,14 @@ from experiments.core import plot as plotting
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
     """The plane, then one panel for each point; axes are shared and the theorem leaves them."""
     num_points = dataset.sizes["point"]
-    num_rows = -(-(num_points + 1) // NUM_COLUMNS)
-    canvas, panels = plotting.canvas(
-        2.9 * NUM_COLUMNS, 2.5 * num_rows + 0.4, nrows=num_rows, ncols=NUM_COLUMNS, squeeze=False
-    )
-    panels = panels.flatten()
-    _plane(panels[0], dataset)
-    for number, panel in enumerate(panels[1 : num_points + 1]):
+    canvas, (plane, *others) = plotting.small_multiples(num_points + 1, 4, 11.6, 2.5)
+    _plane(plane, dataset)
+    for number, panel in enumerate(others):
         _point(panel, dataset.isel(point=number), f"{number + 1}")
-    for panel in panels[num_points + 1 :]:
-        panel.set_axis_off()
     canvas.legend(handles=list(HANDLES), loc="outside lower center", ncols=len(HANDLES))
     return {"": canvas}
 
 
-NUM_COLUMNS = 4
 LINES = {
     "trained": {"color": "tab:blue", "linewidth": 1.6},
     "worst_case": {"color": "black", "marker": "o", "markersize": 3.5, "linestyle": "none"},
@@ -44,10 +37,7 @@ HANDLES = tuple(
 
 def _point(panel: axes.Axes, data: xr.Dataset, name: str) -> None:
     x = data.step + 1
-    panel.fill_between(
-        x, data.max_update.min("seed"), data.max_update.max("seed"), color="tab:blue", alpha=0.25
-    )
-    panel.plot(x, data.max_update.median("seed"), **LINES["trained"])
+    plotting.seed_band(panel, x, data.max_update, **LINES["trained"])
     for bound in ("exact", "paper"):
         # Far outside the axes e^4500 would overflow.
         values = np.exp(np.minimum(data[f"log_{bound}_bound"], 50))

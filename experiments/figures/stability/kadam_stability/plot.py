@@ -1,8 +1,10 @@
 """How the stability of k-Adam is drawn next to Adam's."""
 
+from functools import partial
+
 import numpy as np
 import xarray as xr
-from matplotlib import axes, cm, colors, figure, lines
+from matplotlib import axes, cm, colors, figure
 
 from experiments.core import plot as plotting
 
@@ -15,14 +17,11 @@ def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
     norm = colors.Normalize(1.15 * dataset.C.min().item(), 0.07, clip=True)
     colours = cm.ScalarMappable(norm, plotting.STABILITY_COLOURS)
     canvas, grid = plotting.canvas(13.9, 7.4, nrows=2, ncols=3)
-    titles = [_trajectories(grid[0, i], dataset, colours, k) for i, k in enumerate(STAGES)]
+    trajectories = [partial(_trajectories, colours=colours, k=k) for k in STAGES]
+    plotting.draw_panels(grid, dataset, [*trajectories, _largest, _dead, _constructed])
     low, high = np.array([panel.get_ylim() for panel in grid[0]]).T
     for panel in grid[0]:
         panel.set_ylim(low.min(), high.max())
-    titles += [_largest(grid[1, 0], dataset), _dead(grid[1, 1], dataset)]
-    titles += [_constructed(grid[1, 2], dataset)]
-    for letter, panel, title in zip("abcdef", grid.flat, titles, strict=True):
-        panel.set_title(f"({letter}) {title}", loc="left")
     canvas.colorbar(colours, ax=grid[0], label="C(β, γ)", aspect=25, extend="max")
     return {"": canvas}
 
@@ -31,11 +30,11 @@ def _trajectories(panel: axes.Axes, data: xr.Dataset, colours, k: int) -> str:
     for line, c in zip(data.max_update.sel(k=k).median("seed").values, data.C.values, strict=True):
         panel.plot(data.step, line, color=colours.to_rgba(c))
     panel.plot(data.step, np.exp(data.log_exact_bound[-1]), "--", color="black", linewidth=0.9)
-    handles = [
-        lines.Line2D([], [], color="0.5", label="trained, median over seeds"),
-        lines.Line2D([], [], color="black", linestyle="--", label="exact bound, last point"),
-    ]
-    panel.legend(handles=handles, loc="upper left")
+    styles = {
+        "trained, median over seeds": {"color": "0.5"},
+        "exact bound, last point": {"color": "black", "linestyle": "--"},
+    }
+    plotting.legend_of(panel, styles, loc="upper left")
     panel.set(yscale="log", xlabel="step n", ylabel="‖uₙ‖∞ (learning rates)")
     return f"training, k = {k}"
 
@@ -44,9 +43,8 @@ def _largest(panel: axes.Axes, data: xr.Dataset) -> str:
     shift = 0.006 * np.ptp(data.C.values)
     for k, (colour, marker) in STAGES.items():
         largest = 10 ** data.log10_largest.sel(k=k)
-        x = data.C + (k - 2) * shift
-        panel.vlines(x, largest.min("seed"), largest.max("seed"), color=colour, linewidth=0.9)
-        panel.plot(x, largest.median("seed"), marker, color=colour, markersize=5, label=f"k = {k}")
+        style = {"marker": marker, "color": colour, "bar": colour, "label": f"k = {k}"}
+        plotting.seed_dots(panel, data.C + (k - 2) * shift, largest, markersize=5, **style)
     panel.axvline(0, color="0.8", linewidth=0.8, zorder=0)
     panel.set(yscale="log", xlabel="C(β, γ)", ylabel="largest ‖uₙ‖∞ (learning rates)")
     panel.legend(loc="best")
@@ -56,15 +54,7 @@ def _largest(panel: axes.Axes, data: xr.Dataset) -> str:
 def _dead(panel: axes.Axes, data: xr.Dataset) -> str:
     for k, (colour, _) in STAGES.items():
         update = data.dead_update.sel(k=k)
-        panel.fill_between(
-            data.dead_step,
-            update.min("dead_seed"),
-            update.max("dead_seed"),
-            color=colour,
-            alpha=0.25,
-            linewidth=0,
-        )
-        panel.plot(data.dead_step, update.median("dead_seed"), color=colour, label=f"k = {k}")
+        plotting.seed_band(panel, data.dead_step, update, color=colour, label=f"k = {k}")
     bound = np.exp(data.dead_log_exact_bound)
     panel.plot(data.dead_step, bound, "--", color="black", linewidth=0.9, label="exact bound")
     panel.set(yscale="log", xlabel="step n", ylabel="‖uₙ‖∞ (learning rates)")

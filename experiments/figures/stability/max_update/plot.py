@@ -1,11 +1,11 @@
 """How the max-update along a normal curve is drawn (Fig. 3 and its checks)."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import xarray as xr
-from matplotlib import axes, cm, colors, figure, lines
+from matplotlib import cm, colors, figure
 
 from experiments.core import plot as plotting
 
@@ -13,9 +13,6 @@ KINDS = {"half_C": (":", "s", "|C|/2"), "exact": ("--", "o", "ln(γ/√β)")}
 """Line, marker and name of the predicted rates."""
 ZOOM = 400
 """Last step of the close-up."""
-
-Draw = Callable[[axes.Axes, xr.Dataset, cm.ScalarMappable], str]
-"""Draws one panel and returns its title."""
 
 
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
@@ -30,11 +27,12 @@ def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
     return {suffix: _page(dataset, colours, panels) for suffix, panels in pages.items()}
 
 
-def _page(data: xr.Dataset, colours: cm.ScalarMappable, panels: Sequence[Draw]) -> figure.Figure:
+def _page(
+    data: xr.Dataset, colours: cm.ScalarMappable, panels: Sequence[plotting.Draw]
+) -> figure.Figure:
     num_columns = len(panels) // 2
     canvas, grid = plotting.canvas(4.3 * num_columns + 1, 7.4, nrows=2, ncols=num_columns)
-    for letter, panel, draw in zip("abcdef", grid.flat, panels, strict=False):
-        panel.set_title(f"({letter}) {draw(panel, data, colours)}", loc="left")
+    plotting.draw_panels(grid, data, panels, colours)
     canvas.colorbar(colours, ax=grid, label="C(β, γ)", aspect=45, extend="max")
     return canvas
 
@@ -75,7 +73,8 @@ def _slopes(panel, data, colours):
         panel.plot(near.C, near.rate.sel(kind=kind).clip(min=0), style, color="black", label=label)
     for window, marker, size in (("late", "^", 70), ("early", "o", 22)):
         slope = near.slope.sel(window=window)
-        _medians(panel, near.C, slope, near.C, colours, marker, size)
+        shades = colours.to_rgba(near.C)
+        plotting.seed_dots(panel, near.C, slope, c=shades, s=size, marker=marker)
         panel.plot([], [], marker, color="0.5", label=_steps(data, window))
     panel.axvline(0, color="0.8", linewidth=0.8, zorder=0)
     top = near.rate.max().item()
@@ -89,9 +88,7 @@ def _plane(panel, data, colours):
     b1 = np.linspace(data.curve_b1.min().item(), 1)
     panel.plot(b1 / (2 - b1), b1, ":", color="black", label="C = 0")
     panel.plot(b1**2, b1, "--", color="black", label="γ² = β")
-    panel.scatter(
-        data.b2, data.b1, c=colours.to_rgba(data.C), edgecolors="black", linewidths=0.4, zorder=3
-    )
+    panel.scatter(data.b2, data.b1, c=colours.to_rgba(data.C), **plotting.DOT)
     panel.set(xlabel="β (b2)", ylabel="γ (b1)", xlim=(0.94, 1.002))
     panel.legend(loc="lower left")
     return "points on the normal curve"
@@ -119,7 +116,7 @@ def _relation(panel, data, colours):
     slope = unstable.slope.sel(window="early")
     for kind, (style, marker, name) in KINDS.items():
         rate = unstable.rate.sel(kind=kind)
-        _medians(panel, rate, slope, unstable.C, colours, marker)
+        plotting.seed_dots(panel, rate, slope, c=colours.to_rgba(unstable.C), marker=marker)
         (coefficient, low, high), (intercept, _, _) = data.fit.sel(kind=kind).values
         panel.plot(
             rate,
@@ -143,16 +140,9 @@ def _ratios(panel, data, colours):
         for window, fill in (("early", "none"), ("late", "full")):
             ratio = unstable.slope.sel(window=window) / unstable.rate.sel(kind=kind)
             x = unstable.C + next(places)
-            panel.vlines(x, ratio.min("seed"), ratio.max("seed"), color="0.5", linewidth=0.9)
-            panel.plot(
-                x,
-                ratio.median("seed"),
-                marker,
-                color="black",
-                markersize=5,
-                fillstyle=fill,
-                label=f"over {name}, {_steps(data, window)}",
-            )
+            style = {"marker": marker, "color": "black", "markersize": 5, "fillstyle": fill}
+            label = f"over {name}, {_steps(data, window)}"
+            plotting.seed_dots(panel, x, ratio, label=label, **style)
     panel.axhline(1, color="0.6", linewidth=0.8, zorder=0)
     panel.set(xlabel="C(β, γ)", ylabel="slope over predicted rate", ylim=(0, 1.15))
     panel.locator_params(axis="x", nbins=6)
@@ -189,8 +179,7 @@ def _steps(data: xr.Dataset, window: str) -> str:
 
 def _max_update_axes(panel, styles: Mapping[str, Mapping[str, str]], corner: str) -> None:
     panel.set(yscale="log", xlabel="step n", ylabel="‖uₙ‖∞ (learning rates)")
-    handles = [lines.Line2D([], [], label=label, **style) for label, style in styles.items()]
-    panel.legend(handles=handles, loc=corner)
+    plotting.legend_of(panel, styles, loc=corner)
 
 
 def _curves(panel, values: xr.DataArray, C: xr.DataArray, colours, **style) -> None:
@@ -200,20 +189,3 @@ def _curves(panel, values: xr.DataArray, C: xr.DataArray, colours, **style) -> N
         panel.plot(
             values[values.dims[-1]], line, color=colours.to_rgba(c), **{"linewidth": 1.0, **style}
         )
-
-
-def _medians(
-    panel, x, values: xr.DataArray, C: xr.DataArray, colours, marker: str, size=36
-) -> None:
-    """Medians over seeds coloured by C, with a bar from the smallest to the largest."""
-    panel.vlines(x, values.min("seed"), values.max("seed"), color="0.4", linewidth=0.9)
-    panel.scatter(
-        x,
-        values.median("seed"),
-        c=colours.to_rgba(C),
-        s=size,
-        marker=marker,
-        edgecolors="black",
-        linewidths=0.4,
-        zorder=3,
-    )

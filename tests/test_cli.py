@@ -17,9 +17,9 @@ import pytest
 from experiments import __main__ as cli
 from experiments import figures
 from experiments.core import errors
-from experiments.core import run as running
 from experiments.core.config import ConfigError, flatten, override, rises
 from experiments.core.folders import locked
+from experiments.core.progress import progress
 from experiments.core.store import read_dataset
 
 SMOKE = ("--preset", "smoke", "--set", "num_grid=10", "--set", "num_curve=10")
@@ -514,19 +514,31 @@ def test_a_sigint_that_the_parent_ignores_stays_ignored():
 def test_progress_is_a_plain_line_now_and_then_where_there_is_no_terminal(capsys, monkeypatch):
     seconds = iter([0.0, 1.0, 10.0, 11.0, 40.0, 60.0])
     monkeypatch.setattr(time, "monotonic", lambda: next(seconds))
-    with running.progress("adam", total=12, done=2) as advance:
+    with progress("adam", total=12, done=2) as advance:
         for _ in range(5):
             advance(2)
     assert capsys.readouterr().err.splitlines() == [
-        "adam: 6/12, 0:00:15 left",  # 4 in 10 s, 6 to go; nothing at 1 s, nor soon again at 11 s
-        "adam: 10/12, 0:00:10 left",
+        "adam: 6/12, 0:00:27 left",  # 2 in 9 s, 6 to go; nothing at 1 s, nor soon again at 11 s
+        "adam: 10/12, 0:00:13 left",
+    ]
+
+
+def test_speed_does_not_count_the_call_that_compiles(capsys, monkeypatch):
+    seconds = iter([0.0, 20.0, 40.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(seconds))
+    with progress("train, steps", total=30, unit="tokens", size=500) as advance:
+        advance(10, "loss 5.0000")
+        advance(10, "loss 4.0000")
+    assert capsys.readouterr().err.splitlines() == [
+        "train, steps: 10/30, loss 5.0000, 0:00:40 left",
+        "train, steps: 20/30, loss 4.0000, 250 tokens/s, 0:00:20 left",
     ]
 
 
 def test_work_of_which_nothing_is_done_yet_has_no_time_left(capsys, monkeypatch):
     seconds = iter([0.0, 10.0, 20.0])
     monkeypatch.setattr(time, "monotonic", lambda: next(seconds))
-    with running.progress("adam", total=2) as advance:
+    with progress("adam", total=2) as advance:
         advance(0)
         advance(1)
     assert capsys.readouterr().err.splitlines() == ["adam: 1/2, 0:00:20 left"]

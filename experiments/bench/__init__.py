@@ -19,7 +19,7 @@ import jax
 import optax
 
 from experiments.core.errors import ConfigError
-from experiments.core.run import progress
+from experiments.core.progress import progress
 from experiments.core.store import git_commit
 
 

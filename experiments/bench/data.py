@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments.bench import Bench, BenchConfig, Table, environment
-from experiments.core.run import progress
+from experiments.core.progress import progress
 from experiments.data.loading import Data, training_batches
 from experiments.data.tokens import Crops, open_tokens, write_tokens
 

@@ -1,25 +1,16 @@
 """What a figure's `compute` may use of the outside world: devices, progress and finished chunks."""
 
-import contextlib
-import datetime
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from experiments.core.errors import DamagedFile, say, stopped
+from experiments.core.progress import progress
 from experiments.core.store import ChunkStore
 from kadam_jax.members import sweep_chunks
-
-QUIET_SECONDS = 2.0
-"""Work shorter than this shows no progress."""
-LINE_SECONDS = 15.0
-"""Between two lines of progress where there is no terminal to redraw one."""
 
 
 @dataclass(frozen=True)
@@ -144,37 +135,3 @@ class Run:
         except DamagedFile as error:
             say(f"{error}; computing it again")
             return None
-
-
-@contextlib.contextmanager
-def progress(label: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
-    """Shows how far `total` units of work are and the time left; yields `advance(units)`.
-
-    A bar on a terminal; elsewhere (a log, a pipe) a plain line now and then, and nothing for work
-    that is over within two seconds.
-    """
-    console = Console(stderr=True)
-    if console.is_terminal:
-        columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        bar = Progress(TextColumn("{task.description}"), *columns, console=console, transient=True)
-        with bar:
-            task = bar.add_task(label, total=total, completed=done)
-            yield lambda units: bar.advance(task, units)
-    else:
-        yield _line_printer(label, total, done)
-
-
-def _line_printer(label: str, total: int, done: int) -> Callable[[int], None]:
-    start = time.monotonic()
-    found, due = done, start + QUIET_SECONDS
-
-    def advance(units: int) -> None:
-        nonlocal done, due
-        done += units
-        now = time.monotonic()
-        if now >= due and found < done < total:
-            left = round((now - start) / (done - found) * (total - done))
-            say(f"{label}: {done}/{total}, {datetime.timedelta(seconds=left)} left")
-            due = now + LINE_SECONDS
-
-    return advance

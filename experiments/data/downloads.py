@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from experiments.core.errors import Failed
-from experiments.core.run import progress
+from experiments.core.progress import progress
 from experiments.core.store import file_sha256
 
 BLOCK = 2**20

@@ -17,7 +17,7 @@ import numpy as np
 
 from experiments.core.config import digest
 from experiments.core.errors import Failed
-from experiments.core.run import progress
+from experiments.core.progress import progress
 from experiments.data import HELDOUT, embedded
 from experiments.data.downloads import download
 from experiments.data.files import check_regular, expanded

@@ -20,9 +20,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
-from experiments.core.errors import ConfigError, DamagedFile, Failed
+from experiments.core.errors import ConfigError, DamagedFile, Failed, say
 from experiments.core.folders import make_folder
-from experiments.core.run import say
 from experiments.train.checkpoint_contents import (
     as_json,
     differences,

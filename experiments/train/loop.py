@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from experiments.core.errors import ConfigError, Failed, Stopped
-from experiments.core.run import say
+from experiments.core.errors import ConfigError, Failed, Stopped, say
+from experiments.core.progress import progress
 from experiments.core.store import atomic
 from experiments.data.loading import Batches, Data, training_batches
 from experiments.train.checkpoints import Checkpoints
 from experiments.train.config import TrainConfig, identity, optimizer_of, sweep_members
 from experiments.train.evaluation import evaluate
-from experiments.train.metrics_log import MetricsLog, live_line
+from experiments.train.metrics_log import MetricsLog
 from experiments.train.processes import from_first
 from experiments.train.run_folder import CHECKPOINTS, CONFIG, METRICS, owned_folder
 from experiments.train.stopping import agreed, caught_signals
@@ -196,7 +196,7 @@ class _Loop:
                     self._job.folder, self._labels, done=done, tensorboard=self._job.tensorboard
                 )
                 self._log, written = stack.enter_context(contextlib.closing(log)), log.splits
-                self._advance = stack.enter_context(self._live_line(done))
+                self._advance = stack.enter_context(self._progress(done))
             due = self._due(done)
             missing = [split for split in due if not from_first(split in written)]
             if missing:
@@ -272,7 +272,7 @@ class _Loop:
                 f"learning_rate, a warm-up or clip_norm ({self._job.folder / METRICS})"
             )
         if self._is_writer:
-            self._advance(start + bad.shape[1], np.nanmin(records["loss"][:, -1]))
+            self._advance(bad.shape[1], f"loss {np.nanmin(records['loss'][:, -1]):.4f}")
 
     def _evaluate(
         self, state: TrainState, done: int, splits: Sequence[str], wanted: Sequence[str]
@@ -309,10 +309,10 @@ class _Loop:
         say(f"going on from step {done}")
         return state, done
 
-    def _live_line(self, done: int) -> Any:
-        units = len(self._labels) * self._config.batch_size * self._job.units_per_example
-        label = self._job.folder.name
-        return live_line(label, self._config.num_steps, done, self._job.unit, units)
+    def _progress(self, done: int) -> Any:
+        size = len(self._labels) * self._config.batch_size * self._job.units_per_example
+        label, num_steps = f"{self._job.folder.name}, steps", self._config.num_steps
+        return progress(label, num_steps, done, unit=self._job.unit, size=size)
 
     def _profiled(self, call: int) -> Any:
         """JAX's profiler around the second call: the first one compiles."""

@@ -1,22 +1,17 @@
-"""A run's metrics as they come: JSON lines always, TensorBoard files on request, a live line."""
+"""A run's metrics as they come: JSON lines always, TensorBoard files on request."""
 
 import contextlib
-import datetime
 import errno
 import json
 import math
 import os
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from experiments.core.errors import ConfigError
-from experiments.core.run import LINE_SECONDS, say
+from experiments.core.errors import ConfigError, say
 from experiments.core.store import atomic
 from experiments.train.run_folder import DAMAGED, METRICS, TENSORBOARD
 
@@ -196,59 +191,3 @@ def _tensorboard_writer(folder: Path, done: int) -> Any:
             "--tensorboard needs tensorboardX, which is not installed: pip install tensorboardX"
         ) from error
     return SummaryWriter(str(folder), purge_step=done + 1)
-
-
-@contextlib.contextmanager
-def live_line(
-    label: str, num_steps: int, done: int, unit: str, units_per_step: int
-) -> Iterator[Callable[[int, float], None]]:
-    """Shows the step, the loss, the speed and the time left; yields `advance(step, loss)`.
-
-    A bar on a terminal, elsewhere a plain line now and then. The first call, which has compiled,
-    does not count for the speed.
-    """
-    console = Console(stderr=True)
-    meter = _Meter(num_steps, unit, units_per_step)
-    if console.is_terminal:
-        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[status]}"))
-        with Progress(
-            TextColumn("{task.description}"), *columns, TimeRemainingColumn(), console=console
-        ) as bar:
-            task = bar.add_task(label, total=num_steps, completed=done, status="compiling")
-
-            def advance(step: int, loss: float) -> None:
-                bar.update(task, completed=step, status=meter.read(step, loss)[0])
-
-            yield advance
-    else:
-        due = 0.0
-
-        def print_line(step: int, loss: float) -> None:
-            nonlocal due
-            status, left = meter.read(step, loss)
-            if time.monotonic() >= due or step == num_steps:
-                say(f"{label}: step {step}/{num_steps}, {status}{left}")
-                due = time.monotonic() + LINE_SECONDS
-
-        yield print_line
-
-
-class _Meter:
-    """Speed and time left since its first reading."""
-
-    def __init__(self, num_steps: int, unit: str, units_per_step: int):
-        self._num_steps, self._unit, self._units_per_step = num_steps, unit, units_per_step
-        self._first: tuple[int, float] | None = None
-
-    def read(self, step: int, loss: float) -> tuple[str, str]:
-        """What to show at `step`, and the time left."""
-        now = time.monotonic()
-        self._first = self._first or (step, now)
-        first_step, start = self._first
-        status = f"loss {loss:.4f}"
-        if step == first_step or now == start:
-            return status, ""
-        steps_per_second = (step - first_step) / (now - start)
-        left = round((self._num_steps - step) / steps_per_second)
-        speed = f"{steps_per_second * self._units_per_step:,.0f} {self._unit}/s"
-        return f"{status}, {speed}", f", {datetime.timedelta(seconds=left)} left"

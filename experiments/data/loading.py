@@ -89,7 +89,7 @@ class Batches(grain.DatasetIterator):
             if ended is None:
                 raise
             self.close()
-            raise DataError(
+            raise Failed(
                 f"a worker that prepares batches has ended (exit code {ended[1]}), as where memory "
                 "or /dev/shm is full; take fewer workers, 0 for none, or a smaller prefetch"
             ) from error

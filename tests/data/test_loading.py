@@ -165,7 +165,7 @@ def test_a_worker_that_is_killed_is_a_sentence_and_batches_go_on():
     next(workers)
     (worker,) = set(multiprocessing.active_children()) - others
     worker.kill()
-    with pytest.raises(DataError, match=r"has ended \(exit code -9\).*fewer workers"):
+    with pytest.raises(Failed, match=r"has ended \(exit code -9\).*fewer workers"):
         list(itertools.islice(workers, 100))
     state = workers.get_state()
     alone = batches(0)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from experiments.bench import Bench, BenchConfig, Table, environment, interleave
-from experiments.training.tasks import image_problem
+from experiments.training.tasks import image_task
 from kadam_jax import kadam
 from models.cnn import IMAGE_SHAPE, CNNConfig
 from models.dtypes import Dtype, check_dtype, check_enabled
@@ -51,19 +51,19 @@ def training_run(
     model: CNNConfig, batch: int
 ) -> tuple[Callable[[jax.Array], Any], Callable[[Any], Any]]:
     """`start(key) -> carry` and `step(carry) -> carry` of k-Adam on one batch."""
-    problem, optimizer = image_problem(model), kadam(1e-3)
+    task, optimizer = image_task(model), kadam(1e-3)
     data = {
         "image": jax.random.normal(jax.random.key(1), (batch, *IMAGE_SHAPE)),
         "label": jnp.arange(batch) % model.num_classes,
     }
 
     def start(key):
-        params, state = problem.init(key)
+        params, state = task.init(key)
         return params, state, optimizer.init(params)
 
     def step(carry):
         params, state, opt_state = carry
-        grad_fn = jax.grad(problem.loss, has_aux=True)
+        grad_fn = jax.grad(task.loss, has_aux=True)
         grads, state = grad_fn(params, state, data, jax.random.key(0))
         updates, opt_state = optimizer.update(grads, opt_state, params)
         return optax.apply_updates(params, updates), state, opt_state

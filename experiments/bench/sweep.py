@@ -78,17 +78,14 @@ def mlp_task(width: int, batch: int) -> Task:
         inputs = jax.random.normal(key, (batch, 8))
         return inputs, jnp.sin(inputs.sum(1, keepdims=True))
 
-    def loss(params, state, data, key=None):
+    def loss(params, state, data, key):
         del key
         hidden, targets = data
         for weights in params[:-1]:
             hidden = jnp.tanh(hidden @ weights)
         return jnp.mean((hidden @ params[-1] - targets) ** 2), state
 
-    def evaluate(params, state, data):
-        return loss(params, state, data)[0]
-
-    return Task(init, sample, loss, sample, evaluate)
+    return Task(init, loss, sample=sample)
 
 
 def hyperparameters(num_members: int) -> Members:

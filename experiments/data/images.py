@@ -55,10 +55,11 @@ class Images:
         return len(self.labels)
 
     def __getitem__(self, index: Any) -> dict[str, np.ndarray]:
-        return {
-            "image": (self.pixels[index] - self.mean) / self.std,
-            "label": np.asarray(self.labels[index]),
-        }
+        """NumPy's arrays, or JAX's if pixels and labels are."""
+        pixels = self.pixels[index].astype(np.float32)
+        channels = (1,) * (pixels.ndim - 1) + (-1,)
+        mean, std = self.mean.reshape(channels), self.std.reshape(channels)
+        return {"image": (pixels - mean) / std, "label": self.labels[index, ...]}
 
 
 def load_images(source: str, *, cache: Path) -> Data:

@@ -55,7 +55,7 @@ def run(
         job = Job(
             config=config,
             data=load_in_turn(lambda: training.load(config)),
-            problem=training.problem(config),
+            task=training.task(config),
             unit=training.unit,
             units_per_example=training.units_per_example(config),
             folder=arguments.output or arguments.results / preset / f"train_{task}",

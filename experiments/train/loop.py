@@ -25,7 +25,7 @@ from experiments.train.run_folder import CHECKPOINTS, CONFIG, METRICS, owned_fol
 from experiments.train.stopping import agreed, caught_signals
 from experiments.training.meshes import make_mesh, place_batch, process_share
 from experiments.training.optimizers import OPTIMIZERS
-from experiments.training.tasks import Problem
+from experiments.training.tasks import Task
 from experiments.training.train import Programs, TrainState, member_programs
 
 VALIDATION = "validation"
@@ -49,7 +49,7 @@ class Job:
     Attributes:
       config: The configuration.
       data: Batches come from it.
-      problem: What is learnt.
+      task: What is learnt.
       unit: What an example is made of, in the plural: "tokens" or "images".
       units_per_example: How many of them.
       folder: The run's own, for metrics, configuration and checkpoints.
@@ -61,7 +61,7 @@ class Job:
 
     config: TrainConfig
     data: Data
-    problem: Problem
+    task: Task
     unit: str
     units_per_example: int
     folder: Path
@@ -106,7 +106,7 @@ def train(
     members, labels = sweep_members(config, job.sweep)
     mesh = make_mesh(config.mesh, devices, len(members["seed"]), config.batch_size)
     programs = member_programs(
-        job.problem,
+        job.task,
         lambda member: optimizer_of(config, member),
         members,
         mesh,

@@ -9,7 +9,7 @@ from experiments.data.loading import Data
 from experiments.data.text import load_text
 from experiments.data.tokenizers import TOKENIZERS
 from experiments.train.config import ImageTraining, TextTraining
-from experiments.training.tasks import Problem, image_problem, text_problem
+from experiments.training.tasks import Task, image_task, text_task
 from models.cnn import CNNConfig
 from models.nanogpt import GPTConfig
 
@@ -21,8 +21,8 @@ class Training(NamedTuple):
     """Configurations by name."""
     load: Callable[[Any], Data]
     """`load(config) -> data`."""
-    problem: Callable[[Any], Problem]
-    """`problem(config)`: the model and its loss."""
+    task: Callable[[Any], Task]
+    """`task(config)`: the model and its loss."""
     augment: Callable[[Any], Any]
     """`augment(config)`: what changes training examples at random, or None."""
     unit: str
@@ -124,7 +124,7 @@ TRAININGS: Mapping[str, Training] = {
     "text": Training(
         presets=TEXT,
         load=_load_text,
-        problem=lambda config: text_problem(config.model),
+        task=lambda config: text_task(config.model),
         augment=lambda config: None,
         unit="tokens",
         units_per_example=lambda config: config.model.context,
@@ -132,7 +132,7 @@ TRAININGS: Mapping[str, Training] = {
     "images": Training(
         presets=IMAGES,
         load=_load_images,
-        problem=lambda config: image_problem(config.model),
+        task=lambda config: image_task(config.model),
         augment=lambda config: flip_and_crop if config.augment else None,
         unit="images",
         units_per_example=lambda config: 1,

@@ -1,8 +1,4 @@
-"""A task: model, data and loss as pure functions.
-
-`Task` draws its batches inside the compiled program, as the figures need; a `Problem` is given them
-from outside, as the `train` command does.
-"""
+"""A task: model, data and loss as pure functions."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -21,50 +17,48 @@ from models.ngram import NGramConfig
 
 
 class Task(NamedTuple):
-    """What `train_member` needs to know of a problem; every function is pure and traceable."""
+    """What is trained; every function is pure and traceable.
 
-    init: Callable[[jax.Array], tuple[Any, Any]]
-    """`init(key) -> (params, state)`."""
-    sample: Callable[[jax.Array], Any]
-    """`sample(key) -> batch` of the training split."""
-    loss: Callable[[Any, Any, Any, jax.Array], tuple[jax.Array, Any]]
-    """`loss(params, state, batch, key) -> (mean loss, state)`, dropout on."""
-    sample_heldout: Callable[[jax.Array], Any]
-    """`sample_heldout(key) -> batch` of the held-out split."""
-    evaluate: Callable[[Any, Any, Any], jax.Array]
-    """`evaluate(params, state, batch) -> mean loss`, dropout off."""
-
-
-class Problem(NamedTuple):
-    """A model and its loss, without data; every function is pure and traceable."""
+    The figures' batches are drawn inside the compiled program, by `sample`; where they are given
+    from outside, as the `train` command's are, a task has no data.
+    """
 
     init: Callable[[jax.Array], tuple[Any, Any]]
     """`init(key) -> (params, state)`."""
     loss: Callable[[Any, Any, Any, jax.Array], tuple[jax.Array, Any]]
     """`loss(params, state, batch, key) -> (mean loss, state)`, the model in training mode."""
-    metrics: Callable[[Any, Any, Any, jax.Array], dict[str, jax.Array]]
+    metrics: Callable[[Any, Any, Any, jax.Array], dict[str, jax.Array]] | None = None
     """`metrics(params, state, batch, weights) -> sums` over a batch whose examples have `weights`,
     shape (batch,): their own sum as "weight", and the weighted ones to be divided by it; the model
     is in evaluation mode."""
+    sample: Callable[[jax.Array], Any] | None = None
+    """`sample(key) -> batch` of the training split."""
+    sample_heldout: Callable[[jax.Array], Any] | None = None
+    """`sample_heldout(key) -> batch` of the held-out split."""
+
+    def evaluate(self, params: Any, state: Any, tokens: jax.Array) -> jax.Array:
+        """The mean loss of a batch, the model in evaluation mode."""
+        weights = jnp.full(len(tokens), 1 / len(tokens))
+        return self.metrics(params, state, tokens, weights)["loss"]
 
 
-def text_problem(model: GPTConfig) -> Problem:
+def text_task(model: GPTConfig) -> Task:
     """Next-token prediction with nanoGPT on batches (batch, context + 1) of int32 tokens.
 
     Args:
       model: The network.
 
     Returns:
-      The problem; its loss is the mean cross-entropy in nats per token, its metrics' "loss" that of
-      a sequence.
+      The task, without data; its loss is the mean cross-entropy in nats per token, its metrics'
+      "loss" that of a sequence.
 
     Raises:
       ConfigError: If its attention needs a GPU, and there is none.
 
     >>> config = GPTConfig(vocab_size=8, context=4, num_layers=1, num_heads=1, width=8)
-    >>> problem = text_problem(config)
-    >>> params, state = problem.init(jax.random.key(0))
-    >>> sums = problem.metrics(params, state, jnp.zeros((2, 5), jnp.int32), jnp.array([1.0, 0.0]))
+    >>> task = text_task(config)
+    >>> params, state = task.init(jax.random.key(0))
+    >>> sums = task.metrics(params, state, jnp.zeros((2, 5), jnp.int32), jnp.array([1.0, 0.0]))
     >>> {name: round(float(value)) for name, value in sums.items()}  # ln 8 = 2.08
     {'loss': 2, 'weight': 1}
     """
@@ -84,17 +78,17 @@ def text_problem(model: GPTConfig) -> Problem:
         losses = jax.vmap(next_token_loss)(logits, tokens[:, 1:])
         return {"loss": weights @ losses, "weight": weights.sum()}
 
-    return Problem(init, loss, metrics)
+    return Task(init, loss, metrics)
 
 
-def image_problem(model: CNNConfig) -> Problem:
+def image_task(model: CNNConfig) -> Task:
     """Classification with the CNN on batches {"image": (batch, 32, 32, 3), "label": (batch,)}.
 
     Args:
       model: The network.
 
     Returns:
-      The problem; its loss is the mean cross-entropy in nats, its metrics are "loss" and
+      The task, without data; its loss is the mean cross-entropy in nats, its metrics are "loss" and
       "accuracy".
     """
     init, apply = functional(lambda rngs: CNN(model, rngs=rngs))
@@ -111,7 +105,7 @@ def image_problem(model: CNNConfig) -> Problem:
             "weight": weights.sum(),
         }
 
-    return Problem(init, loss, metrics)
+    return Task(init, loss, metrics)
 
 
 def _cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
@@ -187,19 +181,10 @@ def language_task(model: GPTConfig, corpus: Corpus | None, batch: int) -> Task:
     True
     """
     corpus = check_corpus(corpus, model)
-    problem = text_problem(model)
 
     def sampler(tokens):
         return lambda key: sample_batch(jnp.asarray(tokens), key, batch, model.context)
 
-    def evaluate(params, state, tokens):
-        weights = jnp.full(len(tokens), 1 / len(tokens))
-        return problem.metrics(params, state, tokens, weights)["loss"]
-
-    return Task(
-        init=problem.init,
-        sample=sampler(corpus.tokens_train),
-        loss=problem.loss,
-        sample_heldout=sampler(corpus.tokens_heldout),
-        evaluate=evaluate,
+    return text_task(model)._replace(
+        sample=sampler(corpus.tokens_train), sample_heldout=sampler(corpus.tokens_heldout)
     )

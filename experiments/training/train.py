@@ -16,7 +16,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jax.typing import ArrayLike
 
 from experiments.training.meshes import sharding, state_shardings
-from experiments.training.tasks import Problem, Task
+from experiments.training.tasks import Task
 
 
 class TrainResult(NamedTuple):
@@ -64,8 +64,7 @@ def train_member(
     >>> from experiments.training.tasks import Task
     >>> slope = Task(
     ...     init=lambda key: (jnp.zeros(()), ()), sample=lambda key: 3.0,
-    ...     loss=lambda w, state, batch, key: (batch * w, state),
-    ...     sample_heldout=None, evaluate=None)
+    ...     loss=lambda w, state, batch, key: (batch * w, state))
     >>> train_member(slope, optax.sgd(1.0), seed=0, num_steps=3).loss.tolist()
     [0.0, -9.0, -18.0]
     """
@@ -114,11 +113,11 @@ class Programs(NamedTuple):
     leaves are (num_steps, batch, ...), after `done` steps; the given state is used up. Records are
     (num_members, num_steps): the loss before the step and the global norm of its gradient."""
     metrics: Callable[[TrainState, Any, jax.Array], dict[str, jax.Array]]
-    """`metrics(state, batch, weights) -> sums`, (num_members,), as `Problem.metrics`."""
+    """`metrics(state, batch, weights) -> sums`, (num_members,), as `Task.metrics`."""
 
 
 def member_programs(
-    problem: Problem,
+    task: Task,
     make_optimizer: Callable[[Mapping[str, jax.Array]], optax.GradientTransformation],
     members: Mapping[str, ArrayLike],
     mesh: Mesh,
@@ -130,7 +129,7 @@ def member_programs(
     """Programs that train all members on the same batches.
 
     Args:
-      problem: What is learnt.
+      task: What is learnt.
       make_optimizer: Called with a member's values, which are traced.
       members: Columns of equal length, "seed" among them.
       mesh: From `training.meshes.make_mesh`. Each batch is shared out over "data" and computed
@@ -149,7 +148,7 @@ def member_programs(
 
     def start_one(member):
         init_key, _ = jax.random.split(jax.random.key(member["seed"]))
-        params, model_state = problem.init(init_key)
+        params, model_state = task.init(init_key)
         return TrainState(params, model_state, make_optimizer(member).init(params))
 
     def steps_one(member_and_state, batches, done):
@@ -160,7 +159,7 @@ def member_programs(
         def step(state, batch_and_index):
             batch, index = batch_and_index
             _, dropout_key = jax.random.split(jax.random.fold_in(run_key, index))
-            carry, loss, grads = _update(problem.loss, optimizer, state, batch, dropout_key)
+            carry, loss, grads = _update(task.loss, optimizer, state, batch, dropout_key)
             return TrainState(*carry), {"loss": loss, "grad_norm": optax.tree.norm(grads)}
 
         indices = done + jnp.arange(len(jax.tree.leaves(batches)[0]), dtype=jnp.int32)
@@ -168,7 +167,7 @@ def member_programs(
 
     def metrics_one(state, batch, weights):
         params = evaluated(state.opt_state, state.params)
-        return problem.metrics(params, state.model_state, batch, weights)
+        return task.metrics(params, state.model_state, batch, weights)
 
     def each(fn):
         return _over_members(fn, mesh, members_at_once)

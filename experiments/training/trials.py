@@ -1,6 +1,7 @@
 """One run and what it is worth on a validation and a test split, as a function of an optimizer."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Literal, Protocol
 
 import jax
@@ -13,7 +14,7 @@ from experiments.data.images import Images
 from experiments.data.loading import Data
 from experiments.training.optimizers import OPTIMIZERS, Member, make_optimizer
 from experiments.training.schedules import SCHEDULES
-from experiments.training.tasks import Task, heldout_halves, image_problem, language_task
+from experiments.training.tasks import heldout_halves, image_task, language_task
 from experiments.training.train import train_member
 from models.cnn import CNNConfig
 from models.nanogpt import GPTConfig
@@ -113,14 +114,12 @@ def image_trial(
     """
     if images is None:
         raise ConfigError("images must be images to train on, got None")
-    problem = image_problem(model)
     train = images.train
 
     def sample(key):
-        places = jax.random.randint(key, (batch,), 0, len(train))
-        return _examples(train, places)
+        return _in_program(train)[jax.random.randint(key, (batch,), 0, len(train))]
 
-    task = Task(problem.init, sample, problem.loss, sample, problem.loss)
+    task = image_task(model)._replace(sample=sample)
 
     def trial(optimizer, seed, evaluated=lambda opt_state, params: params):
         result = train_member(task, optimizer, seed=seed, num_steps=num_steps)
@@ -128,8 +127,8 @@ def image_trial(
 
         def evaluate(split):
             def one(place):  # a metric's sums over a batch of one
-                batch = _examples(split, place[None])
-                return problem.metrics(params, result.state, batch, jnp.ones(1))
+                batch = _in_program(split)[place[None]]
+                return task.metrics(params, result.state, batch, jnp.ones(1))
 
             places = jnp.arange(len(split)).reshape(-1, EVAL_BATCH)
             sums = jax.lax.map(jax.vmap(one), places)
@@ -145,11 +144,9 @@ def image_trial(
     return trial
 
 
-def _examples(split: Images, places: jax.Array) -> dict[str, jax.Array]:
-    """As `split[places]`, which may be traced: the program holds the pixels as bytes."""
-    pixels = jnp.asarray(split.pixels)[places].astype(jnp.float32)
-    mean, std = (x[None, None, None] for x in (split.mean, split.std))
-    return {"image": (pixels - mean) / std, "label": jnp.asarray(split.labels)[places]}
+def _in_program(split: Images) -> Images:
+    """The split at places that are traced: the program holds the pixels as bytes."""
+    return replace(split, pixels=jnp.asarray(split.pixels), labels=jnp.asarray(split.labels))
 
 
 def optimizer_trial(

@@ -247,8 +247,7 @@ def test_the_paper_presets_are_complete_and_have_the_papers_parameters():
     sizes = {"text": 30_018_816, "images": 6_575_370}
     for task, training in TRAININGS.items():
         config = training.presets["paper"]
-        problem = training.problem(config)
-        params, _ = jax.eval_shape(problem.init, jax.random.key(0))
+        params, _ = jax.eval_shape(training.task(config).init, jax.random.key(0))
         assert sum(leaf.size for leaf in jax.tree.leaves(params)) == sizes[task]
         sweep_members(config, [])
     text, images = (training.presets["paper"] for training in TRAININGS.values())

@@ -35,7 +35,7 @@ from experiments.training.meshes import MeshConfig, make_mesh, place_batch
 from experiments.training.optimizers import OPTIMIZERS
 from experiments.training.train import TrainState, member_programs
 from kadam_jax.optimizer import kadam
-from tests.training.toy import toy_problem
+from tests.training.toy import toy_task
 
 CONFIG = TrainConfig(
     num_steps=10,
@@ -75,7 +75,7 @@ def toy_data():
 
 
 def job(folder, config=CONFIG, **changes):
-    fields = dict(data=toy_data(), problem=toy_problem(3, 4), unit="rows", units_per_example=1)
+    fields = dict(data=toy_data(), task=toy_task(3, 4), unit="rows", units_per_example=1)
     return Job(config=config, folder=folder, **(fields | changes))
 
 
@@ -83,12 +83,12 @@ def start(folder, *, resume=False, force=False, **changes):
     return train(job(folder, **changes), jax.devices()[:1], resume=resume, force=force)
 
 
-def programs(config=CONFIG, sweep=(), problem=None, **options):
+def programs(config=CONFIG, sweep=(), task=None, **options):
     members, _ = sweep_members(config, sweep)
     mesh = make_mesh(MeshConfig(), jax.devices()[:1], len(members["seed"]), config.batch_size)
-    problem = problem or toy_problem(3, 4)
+    task = task or toy_task(3, 4)
     return member_programs(
-        problem, lambda member: optimizer_of(config, member), members, mesh, **options
+        task, lambda member: optimizer_of(config, member), members, mesh, **options
     ), mesh
 
 
@@ -336,7 +336,7 @@ def test_a_batch_larger_than_the_training_split_is_refused(tmp_path):
 def test_metrics_are_those_of_a_literal_loop(uninterrupted):
     sweep, folder = uninterrupted
     members, labels = sweep_members(CONFIG, sweep)
-    data, problem = toy_data(), toy_problem(3, 4)
+    data, task = toy_data(), toy_task(3, 4)
     stream = loop.training_batches(data, batch_size=4, seed=0, prefetch=0)
     batches = [next(stream) for _ in range(10)]
     written = {
@@ -348,13 +348,13 @@ def test_metrics_are_those_of_a_literal_loop(uninterrupted):
         *((step, "validation") for step in (5, 10)),
         (10, "test"),
     }
-    gradient = jax.jit(jax.value_and_grad(problem.loss, has_aux=True))
+    gradient = jax.jit(jax.value_and_grad(task.loss, has_aux=True))
     for number, label in enumerate(labels):
         member = {name: column[number] for name, column in members.items()}
         optimizer = optimizer_of(CONFIG, member)
         update = jax.jit(optimizer.update)
         init_key, run_key = jax.random.split(jax.random.key(int(member["seed"])))
-        params, state = jax.jit(problem.init)(init_key)
+        params, state = jax.jit(task.init)(init_key)
         opt_state = optimizer.init(params)
         for step, batch in enumerate(batches):
             key = jax.random.split(jax.random.fold_in(run_key, step))[1]
@@ -366,7 +366,7 @@ def test_metrics_are_those_of_a_literal_loop(uninterrupted):
                 np.testing.assert_allclose(line["grad_norm"], optax.tree.norm(grads), rtol=1e-5)
         for split, source in data.heldout.items():
             rows = source[np.arange(len(source))]
-            sums = problem.metrics(params, state, rows, np.ones(len(source), np.float32))
+            sums = task.metrics(params, state, rows, np.ones(len(source), np.float32))
             line = written[10, split, number]
             np.testing.assert_allclose(line["loss"], sums["loss"] / len(source), rtol=1e-5)
             assert label.items() <= line.items()
@@ -419,7 +419,7 @@ def test_schedule_free_is_measured_through_its_averages_also_when_resumed(tmp_pa
         opt_state if clip_norm is None else opt_state[1], params
     )
     rows = (source := toy_data().heldout["test"])[np.arange(len(source))]
-    metrics = toy_problem(3, 4).metrics
+    metrics = toy_task(3, 4).metrics
     last, average = (
         float(metrics(x, model_state, rows, np.ones(len(source), np.float32))["loss"]) / len(source)
         for x in (params, averages)
@@ -493,9 +493,7 @@ def test_evaluation_takes_the_first_batches_alone(tmp_path):
     first = evaluate(made, state, data.heldout["validation"], config, mesh)
     rows = data.heldout["validation"][np.arange(4)]
     member = jax.tree.map(lambda leaf: leaf[0], TrainState(*state))
-    sums = toy_problem(3, 4).metrics(
-        member.params, member.model_state, rows, np.ones(4, np.float32)
-    )
+    sums = toy_task(3, 4).metrics(member.params, member.model_state, rows, np.ones(4, np.float32))
     np.testing.assert_allclose(first["loss"], [sums["loss"] / 4], rtol=1e-6)
 
 

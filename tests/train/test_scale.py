@@ -23,7 +23,7 @@ from experiments.training.meshes import (
     state_shardings,
 )
 from experiments.training.train import member_programs
-from tests.training.toy import toy_problem
+from tests.training.toy import toy_task
 
 SWEEP = ["learning_rate=1e-3,3e-3", "seed=0,1,2,3"]
 CONFIG = TrainConfig(num_steps=6, batch_size=16, warmup_steps=2, optimizer="adamw")
@@ -42,7 +42,7 @@ def trained(shape, shard_above=None):
     members, _ = sweep_members(CONFIG, SWEEP)
     mesh = make_mesh(MeshConfig(*shape), jax.devices(), 8, CONFIG.batch_size)
     programs = member_programs(
-        toy_problem(8, 16),
+        toy_task(8, 16),
         lambda member: optimizer_of(CONFIG, member),
         members,
         mesh,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.data import byte_corpus
-from experiments.training.tasks import image_problem, language_task, text_problem
+from experiments.training.tasks import image_task, language_task, text_task
 from models.cnn import CNNConfig
 from models.nanogpt import GPTConfig
 
@@ -25,22 +25,22 @@ def images():
 
 
 CASES = {
-    "text": (text_problem(GPT), tokens()),
-    "images": (image_problem(CNNConfig(width=1 / 64)), images()),
+    "text": (text_task(GPT), tokens()),
+    "images": (image_task(CNNConfig(width=1 / 64)), images()),
 }
 
 
 @pytest.fixture(scope="module", params=CASES)
 def case(request):
-    """(problem, params, state, batch), the weights large enough for dropout to matter."""
-    problem, batch = CASES[request.param]
-    params, state = jax.jit(problem.init)(jax.random.key(0))
-    return problem, jax.tree.map(lambda leaf: 3 * leaf, params), state, batch
+    """(task, params, state, batch), the weights large enough for dropout to matter."""
+    task, batch = CASES[request.param]
+    params, state = jax.jit(task.init)(jax.random.key(0))
+    return task, jax.tree.map(lambda leaf: 3 * leaf, params), state, batch
 
 
 def test_metrics_are_the_weighted_sums_of_those_of_single_examples(case):
-    problem, params, state, batch = case
-    metrics = jax.jit(problem.metrics)
+    task, params, state, batch = case
+    metrics = jax.jit(task.metrics)
     whole = metrics(params, state, batch, WEIGHTS)
     copies = [jax.tree.map(lambda leaf, i=i: leaf[np.full(4, i)], batch) for i in range(4)]
     rows = [metrics(params, state, copy, np.float32([1, 1, 1, 1])) for copy in copies]
@@ -51,30 +51,30 @@ def test_metrics_are_the_weighted_sums_of_those_of_single_examples(case):
 
 
 def test_padding_changes_nothing(case):
-    problem, params, state, batch = case
+    task, params, state, batch = case
     other = jax.tree.map(lambda leaf: leaf.at[2].set(leaf[0]), batch)
-    metrics = jax.jit(problem.metrics)
+    metrics = jax.jit(task.metrics)
     given, padded = (metrics(params, state, rows, WEIGHTS) for rows in (batch, other))
     for name in given:
         np.testing.assert_array_equal(given[name], padded[name])
 
 
 def test_dropout_is_on_in_training_alone():
-    problem, batch = CASES["text"]
-    params, state = problem.init(jax.random.key(0))
+    task, batch = CASES["text"]
+    params, state = task.init(jax.random.key(0))
     params = jax.tree.map(lambda leaf: 10 * leaf, params)
-    loss = jax.jit(problem.loss)
+    loss = jax.jit(task.loss)
     losses = {float(loss(params, state, batch, jax.random.key(i))[0]) for i in range(3)}
     ones = jnp.ones(4)
-    metrics = jax.jit(problem.metrics)
+    metrics = jax.jit(task.metrics)
     assert len(losses) == 3
     assert metrics(params, state, batch, ones) == metrics(params, state, batch, ones)
 
 
 def test_batch_norm_takes_the_batchs_statistics_in_training_alone():
-    problem, batch = CASES["images"]
-    loss, metrics = jax.jit(problem.loss), jax.jit(problem.metrics)
-    params, fresh = jax.jit(problem.init)(jax.random.key(0))
+    task, batch = CASES["images"]
+    loss, metrics = jax.jit(task.loss), jax.jit(task.metrics)
+    params, fresh = jax.jit(task.init)(jax.random.key(0))
     first, trained = loss(params, fresh, batch, None)
     second, _ = loss(params, trained, batch, None)
     moved = jax.tree.map(lambda before, after: bool((before != after).any()), fresh, trained)
@@ -84,24 +84,23 @@ def test_batch_norm_takes_the_batchs_statistics_in_training_alone():
 
 
 def test_accuracy_counts_what_the_largest_logit_says():
-    problem, batch = CASES["images"]
-    params, state = jax.jit(problem.init)(jax.random.key(0))
+    task, batch = CASES["images"]
+    params, state = jax.jit(task.init)(jax.random.key(0))
     params["bias"] = jnp.where(jnp.arange(10) == 7, 1e3, 0.0)
     labels = jnp.array([7, 1, 7, 7])
-    sums = jax.jit(problem.metrics)(params, state, batch | {"label": labels}, WEIGHTS)
+    sums = jax.jit(task.metrics)(params, state, batch | {"label": labels}, WEIGHTS)
     assert sums["accuracy"] == 2
     np.testing.assert_allclose(sums["loss"], 1e3, rtol=1e-2)
 
 
-def test_the_figures_task_is_the_same_problem():
-    corpus = byte_corpus("t", bytes(range(16)) * 20)
+def test_the_figures_task_is_the_same_with_batches_of_both_splits():
+    corpus = byte_corpus("t", bytes(range(15)) * 90 + b"\x0f" * 150)
     model = GPTConfig(vocab_size=256, context=6, num_layers=1, num_heads=2, width=8)
-    task, problem = language_task(model, corpus, batch=4), text_problem(model)
-    params, state = problem.init(jax.random.key(0))
-    for ours, theirs in zip(
-        jax.tree.leaves((params, state)), jax.tree.leaves(task.init(jax.random.key(0))), strict=True
-    ):
-        np.testing.assert_array_equal(ours, theirs)
-    batch = task.sample_heldout(jax.random.key(1))
-    mean = jax.jit(problem.metrics)(params, state, batch, np.full(4, 0.25, np.float32))["loss"]
-    np.testing.assert_allclose(jax.jit(task.evaluate)(params, state, batch), mean, rtol=1e-6)
+    task, whole = language_task(model, corpus, batch=4), text_task(model)
+    params, state = task.init(jax.random.key(0))
+    train, heldout = (f(jax.random.key(1)) for f in (task.sample, task.sample_heldout))
+    assert train.shape == heldout.shape == (4, 7)
+    assert (heldout == 15).all()
+    assert (train < 15).all()
+    mean = jax.jit(whole.metrics)(params, state, heldout, np.full(4, 0.25, np.float32))["loss"]
+    np.testing.assert_allclose(jax.jit(task.evaluate)(params, state, heldout), mean, rtol=1e-6)

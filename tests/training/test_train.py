@@ -32,10 +32,8 @@ def parabola(noise=0.0):
 
     return Task(
         init=lambda key: (1 + noise * jax.random.normal(key), jnp.zeros((), jnp.int32)),
-        sample=jax.random.normal,
         loss=loss,
-        sample_heldout=jax.random.normal,
-        evaluate=lambda w, count, batch: (w - noise * batch) ** 2 / 2,
+        sample=jax.random.normal,
     )
 
 
@@ -87,7 +85,7 @@ def layers():
     def sample(key):
         return jax.random.normal(key, dtype=jnp.float32)
 
-    return Task(init, sample, loss, sample, evaluate=None)
+    return Task(init, loss, sample=sample)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

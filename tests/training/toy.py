@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from experiments.training.tasks import Problem
+from experiments.training.tasks import Task
 from models.functional import functional
 
 
@@ -24,7 +24,7 @@ class Network(nnx.Module):
         return self.last(hidden)[:, 0]
 
 
-def toy_problem(inputs, hidden):
+def toy_task(inputs, hidden):
     """Batches of x, (batch, inputs), and y, (batch,)."""
     init, apply = functional(lambda rngs: Network(inputs, hidden, rngs))
 
@@ -36,7 +36,7 @@ def toy_problem(inputs, hidden):
         outputs, _ = apply(params, state, batch["x"])
         return {"loss": weights @ (outputs - batch["y"]) ** 2, "weight": weights.sum()}
 
-    return Problem(init, loss, metrics)
+    return Task(init, loss, metrics)
 
 
 def valley(optimizer, seed, evaluated=lambda opt_state, params: params):

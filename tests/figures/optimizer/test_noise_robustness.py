@@ -83,8 +83,6 @@ def test_label_noise_changes_training_labels_alone():
     labels = np.asarray(given[:, -1])[given[:, -1] != clean[:, -1]]
     assert abs(len(labels) / 4096 - 0.25) < 0.03
     assert stats.kstest(labels / 256, "uniform").pvalue > 0.01
-    text = set(CORPUS.tokens_train.tolist())
-    assert set(np.unique(noisy.sample_heldout(key))) <= text
 
 
 def test_a_member_is_trained_with_its_noise_and_measured_without():
@@ -100,7 +98,7 @@ def test_a_member_is_trained_with_its_noise_and_measured_without():
     ):
         tokens = sample_batch(jnp.asarray(half), jax.random.key(0), 32, 3)
         np.testing.assert_allclose(
-            found[name], task.evaluate(end.params, end.state, tokens), rtol=1e-5
+            found[name], task.loss(end.params, end.state, tokens, None)[0], rtol=1e-5
         )
 
 

@@ -19,7 +19,7 @@ from experiments.figures.optimizer import strategies_images
 from experiments.figures.optimizer.strategies_images import FIGURE
 from experiments.figures.optimizer.strategies_images.plot import plot
 from experiments.figures.optimizer.strategies_images.run import Config, compute
-from experiments.training.tasks import Task, image_problem
+from experiments.training.tasks import image_task
 from experiments.training.train import train_member
 from experiments.training.trials import image_trial
 from models.cnn import CNNConfig
@@ -53,7 +53,6 @@ def test_a_trial_is_judged_on_every_image_of_both_splits(images):
     optimizer = optax.sgd(1e-2)  # Adam blows rounding errors up
     trial = image_trial(CONFIG.model, images, batch=CONFIG.batch, num_steps=CONFIG.num_steps)
     found = jax.jit(lambda seed: trial(optimizer, seed))(3)
-    problem = image_problem(CONFIG.model)
 
     def sample(key):
         return jax.tree.map(
@@ -61,9 +60,9 @@ def test_a_trial_is_judged_on_every_image_of_both_splits(images):
             images.train[np.arange(100)],
         )
 
-    task = Task(problem.init, sample, problem.loss, sample, problem.loss)
+    task = image_task(CONFIG.model)._replace(sample=sample)
     result = jax.jit(lambda: train_member(task, optimizer, seed=3, num_steps=CONFIG.num_steps))()
-    metrics = jax.jit(problem.metrics)
+    metrics = jax.jit(task.metrics)
     for name, split in images.heldout.items():
         batch = split[np.arange(100)]
         sums = metrics(result.params, result.state, batch, jnp.full(100, 0.01))

@@ -98,12 +98,9 @@ def ngram_task(
     corpus = check_corpus(corpus, model)
     init, apply = functional(lambda rngs: NGram(model, rngs=rngs))
 
-    def crops(tokens, key):
-        return sample_batch(jnp.asarray(tokens), key, batch, model.context)
-
     def sample(key):
         crop_key, share_key, label_key = jax.random.split(key, 3)
-        tokens = crops(corpus.tokens_train, crop_key)
+        tokens = sample_batch(jnp.asarray(corpus.tokens_train), crop_key, batch, model.context)
         replaced = jax.random.bernoulli(share_key, label_noise, (batch,))
         labels = jax.random.randint(label_key, (batch,), 0, model.vocab_size)
         return tokens.at[:, -1].set(jnp.where(replaced, labels, tokens[:, -1]))
@@ -112,13 +109,7 @@ def ngram_task(
         logits, state = apply(params, state, tokens[:, :-1], key, train=True)
         return next_token_loss(logits, tokens[:, -1]), state
 
-    return Task(
-        init=init,
-        sample=sample,
-        loss=loss,
-        sample_heldout=lambda key: crops(corpus.tokens_heldout, key),
-        evaluate=lambda params, state, tokens: loss(params, state, tokens, None)[0],
-    )
+    return Task(init, loss, sample=sample)
 
 
 def noisy_trial(
@@ -159,7 +150,7 @@ def noisy_trial(
         def loss(half):
             key = jax.random.key(0)
             tokens = sample_batch(jnp.asarray(half), key, eval_examples, model.context)
-            return task.evaluate(end.params, end.state, tokens)
+            return task.loss(end.params, end.state, tokens, None)[0]  # nothing here is random
 
         validation, test = map(loss, halves)
         return {"validation": validation, "test": test}

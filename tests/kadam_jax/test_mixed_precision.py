@@ -116,24 +116,24 @@ def test_all_of_a_small_decay_arrives(pairs, coupled):
 
 
 @pytest.mark.parametrize("coupled", [False, True])
-def test_a_mask_is_a_function_of_the_parameters_as_they_are(dtypes, coupled):
-    of_gradients, of_params = dtypes
-    params = {"a": jnp.full(2, 2.0, of_params), "b": jnp.ones(2, "float32"), "c": jnp.tanh}
-    gradients = {"a": jnp.array([1, -1], of_gradients), "b": params["b"], "c": None}
-
-    def updates(mask):
-        optimizer = kadam(1.0, 1, weight_decay=0.5, coupled=coupled, mask=mask)
-        state = optimizer.init(gradients)
-        return jax.jit(lambda gradients: optimizer.update(gradients, state, params)[0])(gradients)
-
-    def seen(tree):
-        return jax.tree.map(lambda p: (jnp.result_type(p), jnp.shape(p)), tree)
-
+def test_a_mask_is_a_function_of_the_parameters_as_they_are(pairs, coupled):
+    """Decided by dtype, which float32 copies and gradients have another one of."""
+    gradients = pairs.gradients(np.array([1, -1])) | {"none": None}
+    params = pairs.params(np.full(2, 2.0)) | {"none": jnp.tanh}
     shown = []
-    found = updates(lambda p: shown.append(p) or jax.tree.map(lambda x: x.dtype == of_params, p))
-    expected = updates({"a": True, "b": of_params == "float32", "c": False})
+
+    def decays(tree):
+        shown.append(dtypes_of(tree))
+        return jax.tree.map(lambda leaf: leaf.dtype in ("bfloat16", "float64"), tree)
+
+    def update(mask):
+        optimizer = kadam(1.0, 1, weight_decay=0.5, coupled=coupled, mask=mask)
+        return optimizer.update(gradients, optimizer.init(gradients), params)[0]
+
+    as_a_tree = {name: pair[1] in ("bfloat16", "float64") for name, pair in pairs.names.items()}
+    found, expected = jax.jit(lambda: (update(decays), update(as_a_tree | {"none": False})))()
     jax.tree.map(np.testing.assert_array_equal, found, expected)
-    assert seen(shown[-1]) == seen(params | {"c": None})
+    assert shown[-1] == dtypes_of(params | {"none": None})
 
 
 @pytest.mark.parametrize("k", [1, 2])

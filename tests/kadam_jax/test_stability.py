@@ -1,5 +1,6 @@
 """The theory of the max-update: its properties, the golden numbers, the curves, the errors."""
 
+import itertools
 import math
 from fractions import Fraction
 from functools import partial
@@ -8,21 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from kadam_jax import stability
 from tests.kadam_jax import reference_stability as reference
 
-DECAY = st.floats(1e-3, 1 - 1e-4)
 STEPS = np.array([0, 1, 2, 3, 5, 10, 30, 100, 300, 1000, 3000, 10**6])
-# Entering x64 once for all of a test's examples is what these tests want.
-examples = settings(
-    max_examples=100,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+
+
+RNG = np.random.default_rng(0)
+
+
+DECAYS = 1 / (1 + np.exp(-RNG.uniform(-6.9, 9.2, (2, 1000))))  # from 1e-3 to 1 - 1e-4
 BOUNDS = [
     ("max_update_bound", stability.max_update_bound, reference.log_max_update_bound),
     (
@@ -59,34 +56,33 @@ def has_bound(pair, name):
 # Properties of the theory
 
 
-@examples
-@given(b1=DECAY, b2=DECAY)
-def test_the_gap_between_both_criteria_is_a_square(x64, b1, b2):
+def test_the_gap_between_both_criteria_is_a_square(x64):
     """β/γ² - 1 = C + (β-γ)²/(γ²β): so C > 0 implies γ² < β."""
-    c = stability.stability_coefficient(b1, b2)
-    np.testing.assert_allclose(
-        b2 / b1**2 - 1, c + (b2 - b1) ** 2 / (b1**2 * b2), rtol=1e-12, atol=1e-12 / (b1**2 * b2)
-    )
-    if c > 1e-12:
-        assert stability.is_exactly_stable(b1, b2)
-        assert stability.is_stable(b1, b2)
+    b1, b2 = DECAYS
+    c = np.array(stability.stability_coefficient(b1, b2))
+    gap = c + (b2 - b1) ** 2 / (b1**2 * b2)
+    assert np.all(np.abs(b2 / b1**2 - 1 - gap) <= 1e-12 * (np.abs(gap) + 1 / (b1**2 * b2)))
+    stable = c > 1e-12
+    assert 100 < np.sum(stable) < 900
+    assert np.all(stability.is_exactly_stable(b1, b2)[stable])
+    assert np.all(stability.is_stable(b1, b2)[stable])
 
 
-@examples
-@given(decays=st.lists(DECAY, min_size=2, max_size=2, unique=True).map(sorted))
-def test_b2_above_b1_suffices_for_stability(x64, decays):
-    assert stability.is_stable(*decays)
+def test_b2_above_b1_suffices_for_stability(x64):
+    assert np.all(stability.is_stable(*np.sort(DECAYS, 0)))
 
 
-@examples
-@given(b1=DECAY, b2=DECAY)
-def test_theorem_is_above_integral_and_where_stable_above_the_supremum(x64, b1, b2):
-    theorem = stability.max_update_bound(STEPS, b1, b2, log=True)
-    assert np.all(
-        theorem >= stability.max_update_bound(STEPS, b1, b2, form="integral", log=True) - 1e-12
-    )
-    if stability.is_stable(b1, b2):
-        assert np.all(theorem >= stability.exact_max_update_bound(STEPS, b1, b2, log=True) - 1e-12)
+def test_theorem_is_above_integral_and_stable_supremum(x64):
+    theorem, integral, supremum = jax.jit(
+        lambda *at: [
+            stability.max_update_bound(*at, log=True),
+            stability.max_update_bound(*at, form="integral", log=True),
+            stability.exact_max_update_bound(*at, log=True),
+        ]
+    )(STEPS[:, None], *DECAYS)
+    assert np.all(theorem >= integral - 1e-12)
+    stable = stability.is_stable(*DECAYS)
+    assert np.all(theorem[:, stable] >= supremum[:, stable] - 1e-12)
 
 
 @pytest.mark.parametrize(("b1", "below_until"), [("9/10", 13), ("2/3", 4), ("99/100", 141)])
@@ -107,13 +103,13 @@ def test_theorem_at_c_zero_starts_below_the_supremum(b1, below_until):
 )
 def test_theorem_where_unstable_starts_below_the_supremum(x64, b1, b2, last_below):
     n = np.arange(60)
-    below = stability.max_update_bound(n, b1, b2) < stability.exact_max_update_bound(n, b1, b2)
+    theorem, supremum = (jax.jit(bound)(n, b1, b2) for _, bound, _ in BOUNDS)
     expected = [
         reference.log_max_update_bound(n, b1, b2) < reference.log_exact_max_update_bound(n, b1, b2)
         for n in n.tolist()
     ]
-    np.testing.assert_array_equal(below, expected)
-    assert np.flatnonzero(below).max() == last_below
+    np.testing.assert_array_equal(theorem < supremum, expected)
+    assert np.flatnonzero(expected).max() == last_below
 
 
 @pytest.mark.parametrize("b1", [0.3, 0.9, 0.99])
@@ -149,14 +145,14 @@ def test_rmsprop_is_bounded_without_momentum(x64, b2):
     )
 
 
-@pytest.mark.parametrize(("b1", "b2"), [(0.9, 0.5), (0.99, 0.9), (0.3, 0.05)])
-def test_bounds_grow_at_their_rates(x64, b1, b2):
+def test_bounds_grow_at_their_rates(x64):
     """ln of a bound is its rate times n plus a constant."""
+    b1, b2 = np.array([(0.9, 0.5), (0.99, 0.9), (0.3, 0.05)]).T
     for bound, rate in [
         (stability.max_update_bound, stability.growth_rate),
         (stability.exact_max_update_bound, stability.exact_growth_rate),
     ]:
-        early, late = bound(np.array([5000, 9000]), b1, b2, log=True)
+        early, late = jax.jit(partial(bound, log=True))(np.array([[5000], [9000]]), b1, b2)
         np.testing.assert_allclose((late - early) / 4000, rate(b1, b2), rtol=1e-9)
 
 
@@ -165,35 +161,34 @@ def test_bounds_grow_at_their_rates(x64, b1, b2):
 WORST = [(0.9, 0.999), (0.9, 0.99), (0.25, 0.1), (0.5, 0.5), (0.9, 0.5), (0.99, 0.9), (0.0, 0.9)]
 
 
-@pytest.mark.parametrize(("b1", "b2"), WORST)
-@pytest.mark.parametrize("num_steps", [1, 2, 30, 100])
-def test_worst_case_attains_the_bound_in_float64(x64, num_steps, b1, b2):
-    gradients = stability.worst_case_gradients(num_steps, b1, b2)
-    assert gradients[-1] == 1
-    attained = reference.adam_updates(gradients, b1, b2)[-1]
-    bound = stability.exact_max_update_bound(num_steps - 1, b1, b2)
-    np.testing.assert_allclose(attained, bound, rtol=1e-10)
-
-
-@pytest.mark.parametrize(("b1", "b2"), WORST)
-@pytest.mark.parametrize("num_steps", [1, 100, 3000])
-def test_worst_case_attains_the_bound_in_float32(num_steps, b1, b2):
-    if b1**2 >= b2 and num_steps == 3000:
-        with pytest.raises(ValueError, match="num_steps must be at most"):
-            stability.worst_case_gradients(num_steps, b1, b2)
-        return
-    gradients = stability.worst_case_gradients(num_steps, b1, b2)
-    assert gradients.dtype == jnp.float32
+@pytest.mark.parametrize(
+    ("precision", "num_steps"),
+    [*itertools.product(["float32", "float64"], [1, 2, 100]), ("float32", 3000)],
+)
+def test_worst_case_attains_the_bound(num_steps, precision):
+    pairs = [pair for pair in WORST if num_steps < 3000 or pair[0] ** 2 < pair[1]]
+    b1, b2 = np.array(pairs).T
+    with jax.enable_x64(precision == "float64"):
+        gradients = np.array(jax.jit(lambda: stability.worst_case_gradients(num_steps, b1, b2))())
+    assert gradients.dtype == precision
     assert np.all(np.isfinite(gradients))
+    assert np.all(gradients[-1] == 1)
     attained = reference.adam_updates(gradients, b1, b2)[-1]
-    expected = np.exp(reference.log_exact_max_update_bound(num_steps - 1, b1, b2))
-    np.testing.assert_allclose(attained, expected, rtol=1e-6)
+    expected = [reference.log_exact_max_update_bound(num_steps - 1, *pair) for pair in pairs]
+    rtol = {"float32": 1e-6, "float64": 1e-10}[precision]
+    np.testing.assert_allclose(attained, np.exp(expected), rtol=rtol)
+
+
+@pytest.mark.parametrize(("b1", "b2"), [pair for pair in WORST if pair[0] ** 2 >= pair[1]])
+def test_worst_cases_that_overflow_float32_are_refused(b1, b2):
+    with pytest.raises(ValueError, match="num_steps must be at most"):
+        stability.worst_case_gradients(3000, b1, b2)
 
 
 def test_left_out_gradients_cost_what_the_docstring_says(x64):
     """γ² just below β: the sequence is cut to the K that fit float32."""
     b1, b2, num_steps = np.float32(0.5), np.float32(0.26), 1000
-    gradients = stability.worst_case_gradients(num_steps, b1, b2)
+    gradients = jax.jit(lambda: stability.worst_case_gradients(num_steps, b1, b2))()
     assert gradients.dtype == jnp.float32
     kept = np.count_nonzero(gradients)
     assert kept == 1 + int(np.log(np.finfo(np.float32).max) / np.log(b1 / b2))
@@ -206,7 +201,7 @@ def test_left_out_gradients_cost_what_the_docstring_says(x64):
 @pytest.mark.parametrize(("dtype", "longest"), [(np.float32, 128), (np.float64, 1024)])
 def test_longest_unstable_worst_case_is_the_one_the_error_names(x64, dtype, longest):
     b1, b2 = dtype(0.5), dtype(0.25)
-    gradients = stability.worst_case_gradients(longest, b1, b2)
+    gradients = jax.jit(lambda: stability.worst_case_gradients(longest, b1, b2))()
     assert np.all(gradients == 2.0 ** np.arange(longest - 1, -1, -1))
     with pytest.raises(ValueError, match=f"at most {longest} .* got {longest + 1}"):
         stability.worst_case_gradients(longest + 1, b1, b2)
@@ -214,18 +209,16 @@ def test_longest_unstable_worst_case_is_the_one_the_error_names(x64, dtype, long
         stability.worst_case_gradients(longest + 1, np.array([0.1, 0.5], dtype), b2)
 
 
-@examples
-@given(
-    gradients=st.lists(
-        st.floats(-1e3, 1e3).filter(lambda g: abs(g) > 1e-6 or g == 0), min_size=1, max_size=50
-    ),
-    b1=st.floats(0, 0.99),
-    b2=st.floats(0.01, 0.999),
-)
-def test_no_sequence_exceeds_the_supremum(x64, gradients, b1, b2):
-    updates = np.abs(reference.adam_updates(gradients, b1, b2))
-    bound = stability.exact_max_update_bound(np.arange(50), b1, b2)
-    assert np.all(updates <= np.array(bound)[: len(updates)] * (1 + 1e-9))
+def test_no_sequence_exceeds_the_supremum(x64):
+    """Of noise of many sizes, some of it 0, and of sequences that rise and fall geometrically."""
+    num, n = 1000, np.arange(50)[:, None]
+    noise = RNG.choice([-1, 0, 1], (50, num)) * np.exp(RNG.uniform(-14, 7, (50, num)))
+    waves = np.exp(n * RNG.uniform(-1, 1, num)) * RNG.choice([-1, 1], num) ** n
+    b1, b2 = RNG.uniform(0, 0.99, 2 * num), RNG.uniform(0.01, 0.999, 2 * num)
+    updates = np.abs(reference.adam_updates(np.hstack([noise, waves]), b1, b2))
+    bound = jax.jit(stability.exact_max_update_bound)(n, b1, b2)
+    assert np.all(updates <= bound * (1 + 1e-9))
+    assert np.max(updates[1:] / bound[1:]) > 0.99
 
 
 def test_exact_supremum_is_the_literal_sum():
@@ -252,56 +245,48 @@ def test_reference_matches_golden(golden, name, bound, log_reference):
 
 
 @bounds
-def test_golden_bounds_in_float64(x64, golden, name, bound, log_reference):
+def test_golden_bounds_and_limits_in_float64(x64, golden, name, bound, log_reference):
     del log_reference
     data = golden("stability")
     compared = [pair for pair in data["pairs"] if has_bound(pair, name)]
     assert len(compared) >= len(data["pairs"]) - 5
+    rows = []
     for pair in compared:
-        steps = [n for n in data["steps"] if pair[f"log_{name}"][str(n)] is not None]
-        assert_golden(
-            bound(np.array(steps), pair["b1"], pair["b2"], log=True),
-            [pair[f"log_{name}"][str(n)] for n in steps],
-        )
-        expected = [pair[name][str(n)] for n in steps]
-        assert_golden(
-            bound(np.array(steps), pair["b1"], pair["b2"]),
-            [np.inf if value is None else value for value in expected],
-        )
-
-
-@bounds
-def test_golden_limits(x64, golden, name, bound, log_reference):
-    del log_reference
-    for pair in golden("stability")["pairs"]:
-        expected = pair[f"limit_{name}"]
-        if not has_bound(pair, name) or (expected is None and pair["exact_arithmetic"]):
-            continue
-        assert_golden(
-            bound(jnp.inf, pair["b1"], pair["b2"]), np.inf if expected is None else expected
-        )
+        decays = pair["b1"], pair["b2"]
+        for n in map(str, data["steps"]):
+            if pair[f"log_{name}"][n] is not None:
+                rows.append((int(n), *decays, pair[f"log_{name}"][n], pair[name][n]))
+        limit = pair[f"limit_{name}"]
+        if limit is not None or not pair["exact_arithmetic"]:
+            rows.append((np.inf, *decays, np.log(np.inf if limit is None else limit), limit))
+    *at, log_expected, expected = np.array(rows, float).T  # None becomes NaN
+    log_actual, actual = jax.jit(lambda *at: (bound(*at, log=True), bound(*at)))(*at)
+    assert_golden(log_actual, log_expected)
+    assert_golden(actual, np.where(np.isnan(expected), np.inf, expected))
 
 
 @bounds
 def test_float32_bounds(golden, name, bound, log_reference):
     """The reference at the rounded b; golden too, where rounding moves 1-b by less than rtol."""
     data = golden("stability")
-    steps = np.array(data["steps"])
-    for pair in data["pairs"]:
-        if name == "max_update_bound" and (not pair["b1"] or pair["exact_arithmetic"] == "C=0"):
-            continue
-        decays = np.array([pair["b1"], pair["b2"]])
-        rounded = decays.astype(np.float32).astype(np.float64)
-        actual = bound(steps, *decays, log=True)
-        assert actual.dtype == jnp.float32
-        expected = [log_reference(n, *rounded) for n in steps.tolist()]
-        # The logarithm's absolute error is the bound's relative one.
-        np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-3)
-        if np.all(abs(rounded - decays) < 1e-3 * (1 - decays)):
-            values = [np.inf if pair[name][n] is None else pair[name][n] for n in map(str, steps)]
-            with np.errstate(over="ignore"):
-                expected = np.array(values).astype(np.float32)
-            np.testing.assert_allclose(bound(steps, *decays), expected, rtol=1e-3)
+    pairs = [
+        pair
+        for pair in data["pairs"]
+        if name != "max_update_bound" or (pair["b1"] and pair["exact_arithmetic"] != "C=0")
+    ]
+    decays = np.array([(pair["b1"], pair["b2"]) for pair in pairs])
+    rounded = decays.astype(np.float32).astype(np.float64)
+    both = jax.jit(lambda n: (bound(n, *decays.T, log=True), bound(n, *decays.T)))
+    log_actual, actual = both(np.array(data["steps"])[:, None])
+    assert log_actual.dtype == actual.dtype == jnp.float32
+    expected = [[log_reference(n, *pair) for pair in rounded] for n in data["steps"]]
+    # The logarithm's absolute error is the bound's relative one.
+    np.testing.assert_allclose(log_actual, expected, rtol=1e-3, atol=1e-3)
+    kept = np.all(abs(rounded - decays) < 1e-3 * (1 - decays), axis=1)
+    values = [[pair[name][str(n)] for pair in pairs] for n in data["steps"]]
+    values = np.nan_to_num(np.array(values, float), nan=np.inf)
+    with np.errstate(over="ignore"):
+        np.testing.assert_allclose(actual[:, kept], values[:, kept].astype(np.float32), rtol=1e-3)
 
 
 def test_golden_coefficients_rates_and_regions(x64, golden):
@@ -320,14 +305,12 @@ def test_golden_coefficients_rates_and_regions(x64, golden):
 
 def test_golden_worst_cases(x64, golden):
     for case in golden("stability")["worst_case"]:
-        gradients = stability.worst_case_gradients(case["num_steps"], case["b1"], case["b2"])
+        num, *decays = case["num_steps"], case["b1"], case["b2"]
+        gradients = np.array(jax.jit(partial(stability.worst_case_gradients, num))(*decays))
         assert_golden(gradients / gradients[-1], case["gradients_over_last"])
-        attained = reference.adam_updates(gradients, case["b1"], case["b2"])[-1]
+        attained = reference.adam_updates(gradients, *decays)[-1]
         assert_golden(attained, case["attained"])
-        assert_golden(
-            stability.exact_max_update_bound(case["num_steps"] - 1, case["b1"], case["b2"]),
-            case["attained"],
-        )
+        assert_golden(stability.exact_max_update_bound(num - 1, *decays), case["attained"])
 
 
 # Curves
@@ -452,12 +435,13 @@ NEEDS_MOMENTUM = [
 def test_broadcasting_jit_and_vmap_agree_with_single_points(fn):
     b1, b2 = np.float32([0.2, 0.9, 0.99]), np.float32([[0.1], [0.95]])
     single = [[fn(x, y) for x in b1] for y in b2[:, 0]]
-    for together in (
-        fn(b1, b2),
-        fn(jnp.asarray(b1), b2),
-        jax.jit(fn)(b1, b2),
-        jax.vmap(lambda y: jax.vmap(lambda x: fn(x, y))(b1))(b2[:, 0]),
-    ):
+    for together in jax.jit(
+        lambda *traced: [
+            fn(b1, b2),
+            fn(*traced),
+            jax.vmap(lambda y: jax.vmap(lambda x: fn(x, y))(b1))(b2[:, 0]),
+        ]
+    )(b1, b2):
         assert together.shape == (2, 3)
         np.testing.assert_allclose(together, single, rtol=1e-5, atol=1e-6)
 
@@ -465,10 +449,14 @@ def test_broadcasting_jit_and_vmap_agree_with_single_points(fn):
 def test_steps_broadcast_too():
     steps = np.arange(4)[:, None, None]
     b1, b2 = np.array([0.2, 0.9, 0.99]), np.array([[0.1], [0.95]])
+
+    def shape(fn, *args):
+        return jax.eval_shape(lambda: fn(*args)).shape
+
     for bound in (stability.max_update_bound, stability.exact_max_update_bound):
-        assert bound(steps, b1, b2).shape == (4, 2, 3)
-        assert bound(steps, 0.9, 0.999).shape == (4, 1, 1)
-    assert stability.worst_case_gradients(5, b1, b2).shape == (5, 2, 3)
+        assert shape(bound, steps, b1, b2) == (4, 2, 3)
+        assert shape(bound, steps, 0.9, 0.999) == (4, 1, 1)
+    assert shape(stability.worst_case_gradients, 5, b1, b2) == (5, 2, 3)
     b1s, b2s = stability.normal_curve(b1, b2, 4)
     assert b1s.shape == b2s.shape == (2, 3, 4)
     np.testing.assert_array_equal(b1s[1, 2], stability.normal_curve(0.99, 0.95, 4)[0])
@@ -513,8 +501,8 @@ STEP_ORDERS = [(1, 0, 0), (1, 1, 0), (1, 0, 1), (2, 0, 0)]
 
 def pairs_next_to_boundaries(dtype):
     """Decays off both boundaries, on them, and at distances from 1e-1 to 1e-16 on either side."""
-    pairs = [(b1, b2) for b1 in (1e-4, 0.1, 0.5, 0.9, 0.9999) for b2 in (1e-4, 0.3, 0.95, 0.9999)]
-    for exponent in (1, 2, 3, 5, 7, 8, 9, 11, 13, 15, 16):
+    pairs = [(b1, b2) for b1 in (1e-4, 0.5, 0.9999) for b2 in (1e-4, 0.3, 0.95, 0.9999)]
+    for exponent in (1, 3, 5, 7, 8, 11, 13, 16):
         for distance in (0, 10**-exponent, -(10**-exponent)):
             b1 = (0.1, 0.5, 0.9, 0.99, 0.999)[exponent % 5]
             pairs += [(b1, b1**2 * (1 + distance)), (b1, 1 / (2 / b1 - 1 - distance))]
@@ -539,17 +527,23 @@ def cases(form, dtype):
         yield step, b1, b2
 
 
-def every_derivative(bound, point):
-    """Value, first and second derivatives, backward and forward: (2, 6) and (2, 4)."""
-    log, every = partial(bound, log=True), (0, 1, 2)
-    value = log(*point)
-    ways, step_ways = [], []
-    for first, second in [(jax.grad, jax.jacfwd), (jax.jacfwd, jax.jacrev)]:
-        slope = first(log, every)(*point)
-        curvature = second(first(log, every), every)(*point)
-        ways.append([value, *slope[1:], curvature[1][1], curvature[1][2], curvature[2][2]])
-        step_ways.append([slope[0], curvature[1][0], curvature[0][2], curvature[0][0]])
-    return jnp.array(ways), jnp.array(step_ways)
+# First and second derivatives: backward and forward, in one precision each.
+MODES = {"float32": (jax.grad, jax.jacfwd), "float64": (jax.jacfwd, jax.jacrev)}
+
+
+def every_derivative(bound, modes, point):
+    """Value, first and second derivatives: in the decays (6,), and with the step (4,)."""
+    log, (first, second) = partial(bound, log=True), modes
+    slopes = first(log, (0, 1, 2))
+
+    def again(*point):
+        return slopes(*point), slopes(*point)
+
+    curvature, slope = second(again, (0, 1, 2), has_aux=True)(*point)
+    decays = [log(*point), *slope[1:], curvature[1][1], curvature[1][2], curvature[2][2]]
+    return jnp.array(decays), jnp.array(
+        [slope[0], curvature[1][0], curvature[0][2], curvature[0][0]]
+    )
 
 
 def vanishing(form, b1, b2):
@@ -577,19 +571,22 @@ def test_derivatives_at_ends_and_next_to_boundaries(form, precision):
     dtype = np.dtype(precision).type
     rtol, eps = {"float32": 5e-6, "float64": 1e-12}[precision], float(np.finfo(dtype).eps)
     points = list(cases(form, dtype))
-    assert len(points) > 30
+    assert len(points) > 25
     with jax.enable_x64(precision == "float64"):
         columns = tuple(np.array(column, dtype) for column in zip(*points, strict=True))
         over = {"float32": jax.vmap, "float64": lambda fn: partial(jax.lax.map, fn)}[precision]
-        values, step_values = jax.jit(over(partial(every_derivative, bound)))(columns)
-    for point, ways, step_ways in zip(points, np.array(values), np.array(step_values), strict=True):
+        derivatives = partial(every_derivative, bound, MODES[precision])
+        values, step_values = jax.jit(over(derivatives))(columns)
+    for point, value, step_value in zip(
+        points, np.array(values), np.array(step_values), strict=True
+    ):
         step, b1, b2 = point
         # What vanishes on the boundary, over the terms that cancel: it keeps 20 bits or all.
         left = abs(vanishing(form, b1, b2))
         lost = eps / left if left > 2**20 * eps else 0
-        compared = list(zip(ORDERS, ways.T, strict=True))
+        compared = list(zip(ORDERS, value, strict=True))
         if 0 < step < np.inf and b1 > 0:
-            compared += zip(STEP_ORDERS, step_ways.T, strict=True)
+            compared += zip(STEP_ORDERS, step_value, strict=True)
         for order, actual in compared:
             expected, _ = reference.derivative(terms, point, order)
             # At step 0 the sums are 1: what cancels there is of the size of a first term.
@@ -604,27 +601,33 @@ def test_derivatives_at_ends_and_next_to_boundaries(form, precision):
             )
 
 
-@pytest.mark.parametrize("step", [0, 10, np.inf])
 @pytest.mark.parametrize("form", FORMS)
-def test_bound_and_its_logarithm_differentiate_alike(x64, form, step):
+def test_bound_and_its_logarithm_differentiate_alike(x64, form):
     bound, _ = FORMS[form]
-    at = (float(step), 0.9, 0.97)
-    value = bound(*at)
-    slopes = np.array(jax.jacfwd(bound, (0, 1, 2))(*at))
-    log_slopes = np.array(jax.jacfwd(partial(bound, log=True), (0, 1, 2))(*at))
-    np.testing.assert_allclose(np.array(jax.grad(bound, (0, 1, 2))(*at)), slopes, rtol=1e-12)
-    assert np.all(np.isfinite(slopes[1:]))
-    if form == "integral" and step == 0:
-        assert value == 0
-        assert np.all(slopes[1:] == 0)
-        assert slopes[0] > 1e300  # √n at 0
-        # What multiplies √n is differentiable.
-        terms = partial(reference.paper_terms, form="integral")
-        for order, slope in [((1, 0), log_slopes[1]), ((0, 1), log_slopes[2])]:
-            expected, _ = reference.derivative(terms, (1e-14, 0.9, 0.97), (0, *order))
-            np.testing.assert_allclose(slope, expected, rtol=1e-9)
-    else:
-        np.testing.assert_allclose(slopes, value * log_slopes, rtol=1e-12, atol=1e-12)
+
+    @jax.jit
+    @jax.vmap
+    def slopes_at(step):
+        at = (step, 0.9, 0.97)
+        log_slopes = jax.jacfwd(partial(bound, log=True), (0, 1, 2))(*at)
+        both = [jnp.array(mode(bound, (0, 1, 2))(*at)) for mode in (jax.jacfwd, jax.grad)]
+        return bound(*at), *both, jnp.array(log_slopes)
+
+    steps = np.array([0.0, 10, np.inf])
+    for step, value, slopes, backward, log_slopes in zip(steps, *slopes_at(steps), strict=True):
+        np.testing.assert_allclose(backward, slopes, rtol=1e-12)
+        assert np.all(np.isfinite(slopes[1:]))
+        if form == "integral" and step == 0:
+            assert value == 0
+            assert np.all(slopes[1:] == 0)
+            assert slopes[0] > 1e300  # √n at 0
+            # What multiplies √n is differentiable.
+            terms = partial(reference.paper_terms, form="integral")
+            for order, slope in [((1, 0), log_slopes[1]), ((0, 1), log_slopes[2])]:
+                expected, _ = reference.derivative(terms, (1e-14, 0.9, 0.97), (0, *order))
+                np.testing.assert_allclose(slope, expected, rtol=1e-9)
+        else:
+            np.testing.assert_allclose(slopes, value * log_slopes, rtol=1e-12, atol=1e-12)
 
 
 def test_logarithms_of_infinite_bounds_have_large_slopes(x64):
@@ -632,9 +635,9 @@ def test_logarithms_of_infinite_bounds_have_large_slopes(x64):
         (stability.exact_max_update_bound, 0.5, 0.25),
         *((bound, 0.9, 0.5) for bound, _ in FORMS.values()),
     ]:
-        log = partial(bound, log=True)
-        by_step, by_b1, by_b2 = jax.grad(log, (0, 1, 2))(jnp.inf, b1, b2)
-        assert log(jnp.inf, b1, b2) == jnp.inf
+        slopes_of_log = jax.jit(jax.value_and_grad(partial(bound, log=True), (0, 1, 2)))
+        value, (by_step, by_b1, by_b2) = slopes_of_log(jnp.inf, b1, b2)
+        assert value == jnp.inf
         assert 0 <= by_step < 1
         assert by_b1 > 1e100
         assert by_b2 < -1e100
@@ -642,33 +645,41 @@ def test_logarithms_of_infinite_bounds_have_large_slopes(x64):
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_rates_differentiate_at_their_ends(precision):
-    with jax.enable_x64(precision == "float64"):
-        for rate, beyond in [
-            (stability.growth_rate, lambda b1, b2: (1 / b1**2, -1 / (2 * b2**2))),
-            (stability.exact_growth_rate, lambda b1, b2: (1 / b1, -1 / (2 * b2))),
-        ]:
-            for zero in (0.0, -0.0):
-                assert rate(zero, 0.1) == 0
-                for slopes in (jax.grad(rate, (0, 1)), jax.jacfwd(rate, (0, 1))):
-                    assert slopes(zero, 0.1) == (0, 0)
-                assert np.all(np.array(jax.hessian(rate, (0, 1))(zero, 0.1)) == 0)
-            assert jax.grad(rate, (0, 1))(0.9, 0.999) == (0, 0)
-            np.testing.assert_allclose(
-                jax.grad(rate, (0, 1))(0.9, 0.5), beyond(0.9, 0.5), rtol=2e-6
+    b1, b2 = np.array([(0.0, 0.1), (-0.0, 0.1), (0.9, 0.999), (0.9, 0.5)]).T
+    for rate, beyond in [
+        (stability.growth_rate, (1 / 0.9**2, -1 / (2 * 0.5**2))),
+        (stability.exact_growth_rate, (1 / 0.9, -1 / (2 * 0.5))),
+    ]:
+        with jax.enable_x64(precision == "float64"):
+            values, backward, forward, curvatures = (
+                np.array(jax.jit(jax.vmap(fn))(b1, b2))
+                for fn in (rate, *(m(rate, (0, 1)) for m in (jax.grad, jax.jacfwd, jax.hessian)))
             )
+        assert np.all(values[:2] == 0)
+        assert np.all(curvatures[..., :2] == 0)
+        for slopes in (backward, forward):
+            assert np.all(slopes[:, :3] == 0)
+            np.testing.assert_allclose(slopes[:, 3], beyond, rtol=2e-6)
 
 
 def test_worst_cases_differentiate_where_gradients_are_left_out():
-    def total(b1, b2):
-        return stability.worst_case_gradients(2000, b1, b2)[-3:].sum()
+    @jax.jit
+    def derivatives(b1, b2):
+        def last(b1, b2):
+            return stability.worst_case_gradients(2000, b1, b2)[-3:].sum()
+
+        def least(b1):
+            return stability.worst_case_gradients(2000, b1, b2).min()
+
+        return jax.grad(last, (0, 1))(b1, b2), jax.jacfwd(last, (0, 1))(b1, b2), jax.grad(least)(b1)
 
     for b1 in (0.0, 0.5):
         ratio = b1 / 0.26
-        expected = (1 + 2 * ratio) / 0.26, -(ratio + 2 * ratio**2) / 0.26
-        for slopes in (jax.grad(total, (0, 1)), jax.jacfwd(total, (0, 1))):
-            np.testing.assert_allclose(slopes(b1, 0.26), expected, rtol=1e-5)
-    everything = jax.grad(lambda b1: stability.worst_case_gradients(2000, b1, 0.26).min())(0.5)
-    assert np.isfinite(everything)
+        *both, of_least = derivatives(b1, 0.26)
+        for slopes in both:
+            expected = (1 + 2 * ratio) / 0.26, -(ratio + 2 * ratio**2) / 0.26
+            np.testing.assert_allclose(slopes, expected, rtol=1e-5)
+        assert np.isfinite(of_least)
 
 
 @pytest.mark.parametrize("kind", [np.float32, float])
@@ -736,19 +747,16 @@ def test_points_that_round_to_the_border_are_refused():
 
 
 def test_curves_of_many_points_and_of_none(x64):
-    for curve in (partial(stability.level_curve, 0.5), partial(stability.normal_curve, 0.5, 0.6)):
-        many, few = curve(2**13 - 1), curve(2**5 - 1)
-        step = 2**8
-        rows = slice(step - 1, None, step) if "level" in curve.func.__name__ else slice(0, 0)
-        for one, other in zip(many, few, strict=True):
-            np.testing.assert_allclose(one[rows], other[: len(one[rows])], rtol=1e-12)
-    for b1s in (
-        stability.level_curve(np.zeros((0, 2)), 3)[0],
-        stability.normal_curve([], 0.5, 3)[0],
-    ):
-        assert b1s.size == 0
-    assert stability.exact_max_update_bound(3, np.zeros((0, 2)), 0.5).shape == (0, 2)
-    assert stability.worst_case_gradients(3, np.zeros((0, 2)), 0.5).shape == (3, 0, 2)
+    """Many are computed in pieces."""
+    many, few = (stability.level_curve(0.5, num) for num in (4099, 40))
+    np.testing.assert_allclose(np.array(many)[:, 99::100], few, rtol=1e-12)
+    many, few = (stability.normal_curve(0.5, 0.6, num) for num in (4100, 41))
+    np.testing.assert_allclose(np.array(many)[:, ::100], few, rtol=1e-12)
+    empty = np.zeros((0, 2))
+    assert stability.level_curve(empty, 3)[0].size == 0
+    assert stability.normal_curve([], 0.5, 3)[0].size == 0
+    assert stability.exact_max_update_bound(3, empty, 0.5).shape == (0, 2)
+    assert stability.worst_case_gradients(3, empty, 0.5).shape == (3, 0, 2)
 
 
 CALLS = {
@@ -826,16 +834,14 @@ def test_decays_that_round_to_one_are_errors():
     assert stability.is_stable(0.9, 1 - 1e-7)
     with pytest.raises(ValueError, match=r"b2 must be in .* once rounded to float32"):
         stability.is_stable(0.9, 1 - 1e-9)
-
-
-def test_decays_that_round_to_one_in_float32_are_fine_in_float64(x64):
-    assert stability.is_stable(0.9, 1 - 1e-9)
+    with jax.enable_x64(True):
+        assert stability.is_stable(0.9, 1 - 1e-9)
 
 
 @pytest.mark.parametrize("fn", ELEMENTWISE.values(), ids=ELEMENTWISE)
 def test_traced_decays_are_not_checked(fn):
-    jax.jit(fn)(2.0, -1.0)
-    jax.vmap(fn)(jnp.array([2.0, 0.0]), jnp.array([1.0, 0.5]))
+    jax.eval_shape(fn, 2.0, -1.0)
+    jax.eval_shape(jax.vmap(fn), jnp.array([2.0, 0.0]), jnp.array([1.0, 0.5]))
 
 
 def test_concrete_decays_are_checked_inside_jit():

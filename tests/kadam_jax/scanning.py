@@ -25,7 +25,12 @@ def feed(optimizer, gradients, params=None):
     return jax.lax.scan(step, (start, optimizer.init(start)), gradients)[1]
 
 
-jit_feed = partial(jax.jit, static_argnums=0)(feed)
+_jitted = partial(jax.jit, static_argnums=0)(feed)
+
+
+def jit_feed(*args):
+    """`feed` as one program; NumPy arrays, on which nothing has to be compiled."""
+    return jax.device_get(_jitted(*args))
 
 
 def jit_updates(optimizer, gradients):

@@ -98,14 +98,20 @@ def _run_command(argv: Sequence[str] | None) -> int:
 
 
 def _mend_streams() -> None:
-    """Lets every letter be printed in some form, whatever the encoding, and to nobody at all."""
+    """Lets every letter be printed in some form, whatever the encoding, and to nobody at all.
+
+    An encoding that is not UTF-8 lacks letters of the formulas: it gets ASCII with escapes, which
+    a reader that takes everything for UTF-8 can decode as well.
+    """
     if shutil.get_terminal_size().columns < LEAST_COLUMNS:
         os.environ["COLUMNS"] = str(LEAST_COLUMNS)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by who started us
             setattr(sys, name, io.StringIO())
         with contextlib.suppress(AttributeError):  # replaced by something simpler
-            getattr(sys, name).reconfigure(errors="backslashreplace")
+            stream = getattr(sys, name)
+            encoding = stream.encoding if stream.encoding.lower().startswith("utf") else "ascii"
+            stream.reconfigure(encoding=encoding, errors="backslashreplace")
 
 
 def _import_libraries() -> None:

@@ -254,6 +254,15 @@ def test_no_identifier_is_a_bare_beta_or_gamma():
             assert not identifiers & {"beta", "gamma"}, f"{name}, line {node.lineno}"
 
 
+def test_a_bad_configuration_raises_one_kind():
+    """ConfigError, which ends a command with its sentence; any other would be a traceback."""
+    for name, file in modules_of("experiments").items():
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.FunctionDef) and node.name == "__post_init__":
+                raised = {x.exc.func.id for x in ast.walk(node) if isinstance(x, ast.Raise)}
+                assert raised <= {"ConfigError"}, f"{name}, line {node.lineno}"
+
+
 # Runs in a process of its own: imports what argv names and prints what else happened, as JSON.
 IMPORTER = """
 import importlib, json, os, sys

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike
 
+from experiments.core.stats import mean
 from experiments.core.store import atomic
 
 Draw = Callable[..., str]
@@ -126,6 +127,17 @@ def seed_dots(
         axes.plot(x, getattr(values, middle)(seed), **{"linestyle": "none", **style})
 
 
+def seed_means(axes: Axes, at: ArrayLike, values: xr.DataArray, along="x", **style) -> None:
+    """Means over seeds, `at` places along an axis, with their 95% intervals by Student's t."""
+    by_seed = values.transpose(..., _seed(values))
+    middle, low, high = np.array([mean(of_seeds).ends for of_seeds in by_seed]).T
+    reach = np.maximum(0, [middle - low, high - middle])  # rounding may put an end past the mean
+    if along == "x":
+        axes.errorbar(at, middle, yerr=reach, **style)
+    else:
+        axes.errorbar(middle, at, xerr=reach, **style)
+
+
 def _seed(values: xr.DataArray) -> str:
     """The dimension of seeds, whatever they are seeds of."""
     return next(dim for dim in map(str, values.dims) if "seed" in dim)
@@ -133,8 +145,8 @@ def _seed(values: xr.DataArray) -> str:
 
 def horizontal_interval(axes: Axes, row: float, interval: ArrayLike, **style: Any) -> None:
     """(mean, low, high) along a row; rounding may put an end past the mean."""
-    mean, low, high = np.asarray(interval, float)
-    axes.errorbar(mean, row, xerr=np.maximum(0, [[mean - low], [high - mean]]), **style)
+    middle, low, high = np.asarray(interval, float)
+    axes.errorbar(middle, row, xerr=np.maximum(0, [[middle - low], [high - middle]]), **style)
 
 
 def label_rows(axes: Axes, names: Sequence[str], **style: Any) -> None:

@@ -6,7 +6,6 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 from matplotlib import axes, cm, colors, figure
-from scipy import stats
 
 from experiments.core import plot as plotting
 
@@ -126,22 +125,8 @@ def _differences(panel: axes.Axes, data: xr.Dataset, axis: Axis, colours) -> str
 
 
 def _mean_and_interval(panel, x, values: xr.DataArray, marker, fill, colour, label) -> None:
-    """Means over seeds with 95% intervals by Student's t."""
-    values = values.transpose("point", "seed")
-    half = stats.sem(values, axis=1) * stats.t.ppf(0.975, values.sizes["seed"] - 1)
-    panel.errorbar(
-        x,
-        values.mean("seed"),
-        yerr=half,
-        fmt=marker,
-        linestyle="-",
-        linewidth=0.9,
-        color=colour,
-        fillstyle=fill,
-        markersize=4,
-        capsize=2,
-        label=label,
-    )
+    style = {"fmt": marker, "linestyle": "-", "linewidth": 0.9, "color": colour, "fillstyle": fill}
+    plotting.seed_means(panel, x, values, markersize=4, capsize=2, label=label, **style)
 
 
 def _mark_boundary(panel: axes.Axes, axis: Axis) -> None:

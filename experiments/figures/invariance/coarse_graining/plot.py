@@ -1,11 +1,9 @@
 """How runs with and without coarse-graining are drawn (Fig. 9 and its checks)."""
 
-import numpy as np
 import xarray as xr
 from matplotlib import axes, colormaps, figure
 
 from experiments.core import plot as plotting
-from experiments.core.stats import mean
 from experiments.figures.invariance.coarse_graining.run import RUNS
 
 STYLES = {"adam": ("black", "-"), "coarse": ("tab:red", "--"), "reordered": ("tab:blue", ":")}
@@ -77,17 +75,8 @@ def _differences(panel: axes.Axes, data: xr.Dataset) -> str:
     for place, (loss, run, what, style) in enumerate(series):
         colour, _ = STYLES[run]
         difference = data[loss].sel(run=run) - data[loss].sel(run="adam")
-        ends = np.array([mean(at).ends for at in difference.transpose("eval_step", "seed")])
-        panel.errorbar(
-            data.eval_step + (place - 1) * shift,
-            ends[:, 0],
-            np.diff(ends[:, [1, 0, 2]]).T,
-            color=colour,
-            label=RUNS[run] + what,
-            capsize=2,
-            markersize=4,
-            **style,
-        )
+        style |= {"color": colour, "label": RUNS[run] + what, "capsize": 2, "markersize": 4}
+        plotting.seed_means(panel, data.eval_step + (place - 1) * shift, difference, **style)
     panel.axhline(0, color="black", linewidth=0.8)
     panel.set(ylabel="loss less Adam's (nat/token)")
     panel.legend(loc="lower right")

@@ -5,7 +5,6 @@ import xarray as xr
 from matplotlib import axes, figure
 
 from experiments.core import plot as plotting
-from experiments.core.stats import mean
 
 DECAYS = {"λ = 0": "tab:orange", "λ > 0": "tab:blue"}
 ARMS = {
@@ -95,17 +94,8 @@ def _gains(panel: axes.Axes, data: xr.Dataset) -> str:
         for place, (decay, colour) in enumerate(DECAYS.items()):
             of_arms = gain.sel(split=split, decay=decay, arm=arms)
             y = np.arange(len(arms)) + 0.16 * (2 * place + row - 1.5)
-            ends = np.array([mean(of_arm).ends for of_arm in of_arms.transpose("arm", "seed")])
-            panel.errorbar(
-                ends[:, 0],
-                y,
-                xerr=np.diff(ends[:, [1, 0, 2]]).T,
-                fmt="o",
-                color=colour,
-                fillstyle=fill,
-                markersize=4,
-                label=f"{name}, {decay}",
-            )
+            style = {"fmt": "o", "color": colour, "fillstyle": fill, "markersize": 4}
+            plotting.seed_means(panel, y, of_arms, "y", label=f"{name}, {decay}", **style)
     panel.axvline(0, ymax=0.85, color="0.6", linewidth=0.8, zorder=0)  # below the legend
     panel.set_yticks(np.arange(len(arms)), [ARMS[arm][0] for arm in arms])
     panel.set(

@@ -179,11 +179,13 @@ def make_optimizer(
     return optax.chain(optax.clip_by_global_norm(at["clip_norm"]), optimizer)
 
 
-def strategy_decays(k: int, strategy: str) -> dict[str, float]:
-    """`b1` and `b2` of every stage, from the usual ones by one of the paper's strategies (§4.3).
+def strategy_decays(
+    k: int, strategy: str, b1: float = USUAL["b1"], b2: float = USUAL["b2"]
+) -> dict[str, float]:
+    """`b1` and `b2` of every stage, from Adam's by one of the paper's strategies (§4.3).
 
     >>> {name: round(decay, 5) for name, decay in strategy_decays(2, "inverse_exp").items()}
     {'b1': 0.68377, 'b2': 0.96838}
     """
-    (b1, *_), (b2, *_) = per_stage_decays(USUAL["b1"], USUAL["b2"], k, strategy)
+    (b1, *_), (b2, *_) = per_stage_decays(b1, b2, k, strategy)
     return {"b1": float(b1), "b2": float(b2)}

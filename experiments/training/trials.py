@@ -17,7 +17,6 @@ from experiments.training.schedules import SCHEDULES
 from experiments.training.tasks import heldout_halves, image_task, language_task
 from experiments.training.train import train_member
 from models.cnn import CNNConfig
-from models.nanogpt import GPTConfig
 
 EVAL_BATCH = 100
 """Images evaluated at once; it divides every split."""
@@ -46,32 +45,24 @@ class Trial(Protocol):
         """
 
 
-def text_trial(
-    model: GPTConfig,
-    corpus: Corpus | None,
-    *,
-    batch: int,
-    num_steps: int,
-    eval_batches: int,
-) -> Trial:
+def text_trial(config: Any, corpus: Corpus | None) -> Trial:
     """Trains nanoGPT; the first half of the held-out text is the validation split.
 
     Args:
-      model: The network.
+      config: With `model`, the network; `batch`, sequences in a batch, of training and of
+        evaluation; `num_steps`; and `eval_batches`, batches of each split, drawn once.
       corpus: What is trained on.
-      batch: Sequences in a batch, of training and of evaluation.
-      num_steps: Optimizer steps.
-      eval_batches: Batches of each split, drawn once.
 
     Returns:
       The function, in nats per token; an example of its `test` is a batch.
     """
+    model, batch = config.model, config.batch
     task = language_task(model, corpus, batch)
     halves = heldout_halves(corpus, model)
-    keys = jax.random.split(jax.random.key(0), eval_batches)
+    keys = jax.random.split(jax.random.key(0), config.eval_batches)
 
     def trial(optimizer, seed, evaluated=lambda opt_state, params: params):
-        result = train_member(task, optimizer, seed=seed, num_steps=num_steps)
+        result = train_member(task, optimizer, seed=seed, num_steps=config.num_steps)
         params = evaluated(result.opt_state, result.params)
 
         def losses(tokens):

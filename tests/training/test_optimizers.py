@@ -13,6 +13,7 @@ from experiments.core.stats import holm, paired_mean, paired_p_value
 from experiments.data import byte_corpus
 from experiments.figures.optimizer import optimizer_comparison, rate_sensitivity
 from experiments.train.config import TrainConfig, hyperparameters, optimizer_of
+from experiments.training.config import ContendersConfig
 from experiments.training.optimizers import (
     OPTIMIZERS,
     USUAL,
@@ -28,6 +29,7 @@ from tests.kadam_jax.scanning import jit_feed
 
 NUM_STEPS = 12
 MODEL = GPTConfig(vocab_size=256, context=8, num_layers=1, num_heads=2, width=8)
+SMALL = ContendersConfig(model=MODEL, batch=2, num_steps=3, warmup_steps=1, eval_batches=2)
 CORPUS = byte_corpus("text", b"the quick brown fox jumps over the lazy dog. " * 40)
 PARAMS = {"embedding": jnp.ones((3, 4)), "up": jnp.full((4, 6), 0.5), "scale": jnp.ones(4)}
 
@@ -169,7 +171,7 @@ def test_a_new_optimizer_is_one_row(monkeypatch):
     assert compared.grid("heavy_ball") == compared.grid("adamw")
     smoke = rate_sensitivity.FIGURE.presets["smoke"]
     dataclasses.replace(smoke, optimizers=("adamw", "heavy_ball"), first_powers=(1, 1, 0))
-    trial = text_trial(MODEL, CORPUS, batch=2, num_steps=3, eval_batches=2)
+    trial = text_trial(SMALL, CORPUS)
     losses = optimizer_trial("heavy_ball", trial, 3, 1, 0.1)(member_of("heavy_ball", seed=0))
     np.testing.assert_allclose(losses["test"], np.log(256), rtol=1e-5)
 
@@ -179,7 +181,7 @@ def test_the_naive_strategy_gives_every_stage_the_usual_decays():
 
 
 def test_the_measured_parameters_are_what_evaluated_gives():
-    trial = text_trial(MODEL, CORPUS, batch=2, num_steps=3, eval_batches=2)
+    trial = text_trial(SMALL, CORPUS)
     zeros = trial(optax.sgd(0.1), 0, lambda opt_state, params: jax.tree.map(jnp.zeros_like, params))
     np.testing.assert_allclose(zeros["test"], np.log(256), rtol=1e-5)
 

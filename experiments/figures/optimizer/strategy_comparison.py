@@ -13,16 +13,15 @@ from typing import Any, Literal
 import numpy as np
 import optax
 import xarray as xr
-from scipy import stats
 
 from experiments.core.config import ConfigError, check_ks, check_rising
 from experiments.core.run import Run
-from experiments.core.stats import ENDS, at_end
+from experiments.core.stats import ENDS, at_end, student
 from experiments.core.store import labelled
-from experiments.training.optimizers import Member, make_optimizer
+from experiments.training.optimizers import Member, make_optimizer, strategy_decays
 from experiments.training.trials import Trial
 from experiments.training.tuning import trainer, tune
-from kadam_jax import STRATEGIES, grid, per_stage_decays, points
+from kadam_jax import STRATEGIES, grid, points
 
 TUNING_SEED = 0
 ADAM = "adam"
@@ -132,9 +131,10 @@ def compare(
 
 def _compare(config, run, trial, schedule, k):
     """`compare` for one k."""
-    arms = [(strategy, stages) for strategy, stages in config.arms if stages == k]
-    b1, b2 = np.array([_stage_decays(config, *arm) for arm in arms]).T
-    names = {"arm": [label(*arm) for arm in arms]}
+    arms = [strategy for strategy, stages in config.arms if stages == k]
+    names = {"arm": [label(strategy, k) for strategy in arms]}
+    rules = ["naive" if strategy == ADAM else strategy for strategy in arms]
+    decays = [strategy_decays(k, rule, config.b1, config.b2) for rule in rules]
     choices = {
         "decay": list(config.decays),
         "weight_decay": np.array(config.weight_decays),
@@ -147,7 +147,7 @@ def _compare(config, run, trial, schedule, k):
 
     train = trainer(run, str(k), fn, config.chunk_size)
     tried = grid(
-        arm=points(b1=b1, b2=b2),
+        arm=points(**{name: np.array([of[name] for of in decays]) for name in ("b1", "b2")}),
         coupled=(np.array(config.decays) == "coupled").astype(float),
         weight_decay=choices["weight_decay"],
         learning_rate=choices["rate"],
@@ -173,14 +173,6 @@ def _dataset(arrays: Mapping[str, np.ndarray], coords: Mapping[str, Any]) -> xr.
     return xr.Dataset({name: (dims[: x.ndim], x) for name, x in arrays.items()}, coords)
 
 
-def _stage_decays(config: Any, strategy: str, k: int) -> tuple[float, float]:
-    """γ and β of every stage; at k = 1 Adam's own."""
-    if k == 1:
-        return config.b1, config.b2
-    (b1, *_), (b2, *_) = per_stage_decays(config.b1, config.b2, k, strategy)
-    return float(b1), float(b2)
-
-
 def crossed_interval(values: xr.DataArray) -> np.ndarray:
     """The mean over seeds and test examples with a 95% interval for other seeds and other examples.
 
@@ -202,7 +194,7 @@ def crossed_interval(values: xr.DataArray) -> np.ndarray:
         for dim, other in (("seed", "example"), ("example", "seed"))
     )
     mean = values.astype(float).mean(skipna=False).item()
-    half = stats.t.ppf(0.975, values.sizes["seed"] - 1) * np.sqrt(variance)
+    half = student(values.sizes["seed"]) * np.sqrt(variance)
     return mean + np.array([0, -half, half])
 
 

@@ -55,7 +55,7 @@ def data(tmp_path_factory):
 def test_what_is_tested_is_what_had_the_lowest_validation_loss(data, name):
     """Trained again outside of the figure, Schedule-free through its averaged parameters."""
     arm = data.sel(arm=name)
-    trial = text_trial(SMALL.model, CORPUS, batch=SMALL.batch, num_steps=6, eval_batches=2)
+    trial = text_trial(SMALL, CORPUS)
     picked = {key: float(arm[key][arm.picked_setting]) for key in ("b1", "b2", "weight_decay")}
     picked |= {"learning_rate": float(arm.picked_rate)}
     fn = optimizer_trial(

@@ -188,7 +188,7 @@ def test_an_arm_is_its_optimizer_at_its_learning_rate_and_seed(data):
         schedule, 2, (decays["b1"],) * 2, (decays["b2"],) * 2, weight_decay=1e-2, eps=1e-30
     )
     corpus = byte_corpus("text", b"the quick brown fox jumps over the lazy dog. " * 40)
-    trial = text_trial(CONFIG.model, corpus, batch=2, num_steps=8, eval_batches=2)
+    trial = text_trial(CONFIG, corpus)
     expected = jax.jit(lambda seed: trial(optimizer, seed))(1)
     member = data.sel(arm=TWO_ADAM, seed=1).isel(place=2)
     np.testing.assert_allclose(member.validation, expected["validation"], rtol=1e-5)

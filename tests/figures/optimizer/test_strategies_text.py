@@ -36,9 +36,7 @@ CORPUS = byte_corpus("text", b"the quick brown fox jumps over the lazy dog. " * 
 
 def test_a_trial_is_judged_on_both_halves_of_the_heldout_text():
     optimizer = optax.adamw(1e-2, weight_decay=0.1)
-    trial = text_trial(
-        CONFIG.model, CORPUS, batch=CONFIG.batch, num_steps=CONFIG.num_steps, eval_batches=3
-    )
+    trial = text_trial(CONFIG, CORPUS)
     found = jax.jit(lambda seed: trial(optimizer, seed))(3)
     task = language_task(CONFIG.model, CORPUS, CONFIG.batch)
     result = train_member(task, optimizer, seed=3, num_steps=CONFIG.num_steps)
@@ -55,7 +53,7 @@ def test_a_trial_is_judged_on_both_halves_of_the_heldout_text():
 
 
 def test_the_figure_is_computed_labelled_and_drawn(tmp_path, monkeypatch):
-    monkeypatch.setattr(strategies_text.run, "text_trial", lambda model, corpus, **_: valley)
+    monkeypatch.setattr(strategies_text.run, "text_trial", lambda config, corpus: valley)
     data = compute(CONFIG, Run(CORPUS, None, ChunkStore(tmp_path)))
     data.attrs["config"] = to_json(CONFIG)
     assert data.test.shape == (6, 2, 4)

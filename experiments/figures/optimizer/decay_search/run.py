@@ -100,14 +100,9 @@ class Config(TunedConfig, ImagesConfig, ContendersConfig):
 
 def compute(config: Config, run: Run) -> xr.Dataset:
     """The stages on text, what is chosen on images; then `analyse`."""
-    text = text_trial(
-        config.model,
-        run.corpus,
-        batch=config.batch,
-        num_steps=config.num_steps,
-        eval_batches=config.eval_batches,
+    first = trainers(
+        config, run, "text", text_trial(config, run.corpus), config.num_steps, config.warmup_steps
     )
-    first = trainers(config, run, "text", text, config.num_steps, config.warmup_steps)
     if not config.confirmed:
         return analyse(config, stages(config, first, dict.fromkeys(first, _untrained)))
     images = image_trial(

@@ -139,13 +139,7 @@ def _setting(k: int, strategy: str) -> Setting:
 
 def compute(config: Config, run: Run) -> xr.Dataset:
     """Tunes and tests every arm, one program for each optimizer and k; then `analyse`."""
-    trial = text_trial(
-        config.model,
-        run.corpus,
-        batch=config.batch,
-        num_steps=config.num_steps,
-        eval_batches=config.eval_batches,
-    )
+    trial = text_trial(config, run.corpus)
     parts = [
         _train(config, run, trial, list(arms))
         for _, arms in itertools.groupby(config.arms, lambda arm: (arm.optimizer, arm.k))

@@ -100,13 +100,7 @@ def compute(config: Config, run: Run) -> xr.Dataset:
     """One sweep for each optimizer, 2-Adam's strategies together; then noise, and `analyse`."""
     rates = dict(zip(config.arms, config.rates, strict=True))
     decays = [USUAL | strategy_decays(2, strategy) for strategy in config.strategies]
-    trial = text_trial(
-        config.model,
-        run.corpus,
-        batch=config.batch,
-        num_steps=config.num_steps,
-        eval_batches=config.eval_batches,
-    )
+    trial = text_trial(config, run.corpus)
 
     def losses(name, arms):
         """`validation` and `test` of an optimizer's arms, (num_arms, num_rates, num_seeds)."""

@@ -31,12 +31,6 @@ class Config(ComparisonConfig, TrainingConfig):
 
 def compute(config: Config, run: Run) -> xr.Dataset:
     """Sweeps over the grid and over fresh seeds for each k; then `analyse`."""
-    trial = text_trial(
-        config.model,
-        run.corpus,
-        batch=config.batch,
-        num_steps=config.num_steps,
-        eval_batches=config.eval_batches,
-    )
+    trial = text_trial(config, run.corpus)
     swept, fresh = compare(config, run, trial, optax.constant_schedule(1.0))
     return analyse(config, swept, fresh, "test loss", "nat/token")

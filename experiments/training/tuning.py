@@ -75,9 +75,17 @@ def trainer(
       name: Tells its sweeps from others.
       fn: What one member gives, its `seed` included.
       chunk_size: As in `Run.sweep`.
+
+    Returns:
+      The function; it raises ValueError for a stage that it has trained already, whose chunks on
+      disk it would take for the new ones.
     """
+    stages = set()
 
     def train(stage, candidates, seeds):
+        if stage in stages:
+            raise ValueError(f"stage={stage!r} of {name} was trained already; give it another name")
+        stages.add(stage)
         shape = next(iter(candidates.values())).shape
         columns = {key: np.ravel(column) for key, column in candidates.items()}
         found = run.sweep(

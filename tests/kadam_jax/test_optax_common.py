@@ -42,7 +42,7 @@ def run(case, name):
 
 
 @pytest.mark.parametrize("name", names_of(common.ContribTest, ALONE))
-@pytest.mark.parametrize(("k", "weight_decay"), [(1, 0.0), (2, 0.0), (4, 0.0), (2, 1e-4)])
+@pytest.mark.parametrize(("k", "weight_decay"), [(1, 0.0), (3, 1e-4)])
 def test_contributed_optimizers(k, weight_decay, name, monkeypatch):
     monkeypatch.setattr(common, "_get_opt_factory", lambda _: kadam_of(k, weight_decay))
     run(common.ContribTest, name)
@@ -55,7 +55,7 @@ def test_optimizers_inside_mechanic(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", names_of(sharding.ShardingTest, SHARDED))
-@pytest.mark.parametrize(("k", "weight_decay"), [(1, 0.0), (2, 0.0), (2, 0.1)])
+@pytest.mark.parametrize(("k", "weight_decay"), [(1, 0.0), (2, 0.1)])
 def test_sharding(k, weight_decay, name, monkeypatch):
     monkeypatch.setattr(jax, "__version__", "0.9")  # read as a string: 0.10 would be older than 0.7
     test = getattr(sharding.ShardingTest, name).__wrapped__

@@ -5,12 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.test_util import check_grads
 
 from kadam_jax import kadam, scale_by_kadam
-from tests.kadam_jax.scanning import feed, jit_updates, stages_of
+from tests.kadam_jax.scanning import feed, jit_feed, jit_updates, stages_of
 
-stages = pytest.mark.parametrize("k", [1, 2, 4])
+stages = pytest.mark.parametrize("k", [1, 3])
 every_dtype = pytest.mark.parametrize(
     "dtype", ["float16", "bfloat16", "float32", "float64", "complex64"]
 )
@@ -70,7 +69,7 @@ def test_it_finds_minima(k, target):
 
 
 @stages
-def test_unknown_keyword_arguments_pass_and_two_steps_are_one_program(k):
+def test_unknown_arguments_pass_and_all_steps_are_one_program(k):
     optimizer, traces = kadam(0.1, k, weight_decay=0.1), []
 
     @jax.jit
@@ -99,19 +98,17 @@ def test_parameters_are_found_in_the_state(k):
 
 @stages
 def test_hyperparameters_can_be_injected(k):
-    params, gradients = jnp.ones((2, 3)), jnp.ones((5, 2, 3)).at[2].set(-2.0)
+    gradients = np.ones((5, 2, 3), np.float32)
+    gradients[2] = -2.0
+    params = gradients[0]
     arguments = dict(learning_rate=0.1, k=k, weight_decay=0.01)
     injected = optax.inject_hyperparams(kadam, static_args="k")(**arguments)
     assert set(injected.init(params).hyperparams) == {
         "learning_rate", "b1", "b2", "eps", "weight_decay"
     }  # fmt: skip
-    for ours, plain in zip(
-        jax.tree.leaves(feed(injected, gradients, params)[:2]),
-        jax.tree.leaves(feed(kadam(**arguments), gradients, params)[:2]),
-        strict=True,
-    ):
-        # b2 itself is a float32 now, 3e-8 away from 0.999: 1-b2 moves by 1.3e-5.
-        np.testing.assert_allclose(ours, plain, rtol=2e-5)
+    ours, plain = (jit_feed(of, gradients, params)[:2] for of in (injected, kadam(**arguments)))
+    # b2 itself is a float32 now, 3e-8 away from 0.999: 1-b2 moves by 1.3e-5.
+    np.testing.assert_allclose(ours, plain, rtol=2e-5)
 
 
 @stages
@@ -121,7 +118,6 @@ def test_dtypes_of_updates_and_state_are_stable(k, dtype):
     with jax.enable_x64(dtype == "float64"):
         params, gradient_of = quadratic(dtype)
 
-        @jax.jit
         def step(params, state, learning_rate, weight_decay):
             optimizer = kadam(learning_rate, k, weight_decay=weight_decay)
             updates, state = jax.lax.cond(
@@ -132,23 +128,29 @@ def test_dtypes_of_updates_and_state_are_stable(k, dtype):
             assert updates.dtype == dtype
             return optax.apply_updates(params, updates), state
 
-        state = kadam(0.1, k, weight_decay=0.1).init(params)
-        new_params, new_state = step(params, state, jnp.float32(0.1), jnp.float32(0.1))
+        state = jax.eval_shape(kadam(0.1, k, weight_decay=0.1).init, params)
+        new_params, new_state = jax.eval_shape(step, params, state, jnp.float32(0.1), np.float32(0))
         assert new_params.dtype == dtype
         assert jax.tree.map(jnp.result_type, new_state) == jax.tree.map(jnp.result_type, state)
         assert jax.tree.map(jnp.shape, new_state) == jax.tree.map(jnp.shape, state)
 
 
 @stages
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_gradients_can_be_accumulated(k, dtype):
-    params, gradient_of = quadratic(dtype)
+def test_gradients_can_be_accumulated(k):
+    params = {dtype: quadratic(dtype)[0] for dtype in ("bfloat16", "float32")}
     accumulating = optax.MultiSteps(kadam(0.1, k), every_k_schedule=2)
-    updates, state = accumulating.update(gradient_of(params), accumulating.init(params), params)
-    assert updates.dtype == dtype
-    np.testing.assert_array_equal(updates, np.zeros(3))
-    updates, _ = accumulating.update(gradient_of(params), state, params)
-    np.testing.assert_allclose(updates.astype(float), -0.1 * np.sign(params), rtol=0.01)
+
+    @jax.jit
+    def two_steps(params):
+        first, state = accumulating.update(params, accumulating.init(params), params)
+        return first, accumulating.update(params, state, params)[0]
+
+    first, second = two_steps(params)
+    for dtype, param in params.items():
+        assert first[dtype].dtype == second[dtype].dtype == dtype
+        np.testing.assert_array_equal(first[dtype], np.zeros(3))
+        expected = -0.1 * np.sign(np.float32(param))
+        np.testing.assert_allclose(np.float32(second[dtype]), expected, rtol=0.01)
 
 
 @stages
@@ -164,24 +166,23 @@ def test_a_learning_rate_may_be_a_schedule(k):
 # Trees
 
 
+TREES = [
+    {},
+    (),
+    None,
+    [None, {}],
+    {"w": np.ones(2, np.float32), "frozen": None},
+    np.float32(2.0),
+    2.0,
+    {"empty": np.zeros((0, 3), np.float32), "full": np.ones((1, 3), np.float32)},
+]
+
+
 @stages
-@pytest.mark.parametrize(
-    "tree",
-    [
-        {},
-        (),
-        None,
-        [None, {}],
-        {"w": np.ones(2, np.float32), "frozen": None},
-        np.float32(2.0),
-        2.0,
-        {"empty": np.zeros((0, 3), np.float32), "full": np.ones((1, 3), np.float32)},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("tree", TREES, ids=str)
 def test_trees_that_optax_takes(k, tree):
     updates, expected = (
-        optimizer.update(tree, optimizer.init(tree), tree)[0]
+        jax.jit(lambda tree, of=optimizer: of.update(tree, of.init(tree), tree)[0])(tree)
         for optimizer in (scale_by_kadam(k), optax.scale_by_adam())
     )
     assert jax.tree.structure(updates) == jax.tree.structure(expected)
@@ -283,35 +284,39 @@ HYPERPARAMETERS = dict(learning_rate=0.1, b1=0.9, b2=0.95, eps=1e-3, weight_deca
 def test_hypergradients_are_finite_with_dead_parameters(k):
     hypergradient = jax.jit(jax.grad(lambda *a: after_a_few_steps(*a, k=k), range(6)))
     for eps in (1e-30, 1e-3):
-        arguments = [*(HYPERPARAMETERS | dict(eps=eps)).values(), jnp.array([1.0, -1.0, 2.0])]
-        gradients = hypergradient(*arguments)
+        arguments = [*(HYPERPARAMETERS | dict(eps=eps)).values(), np.float32([1.0, -1.0, 2.0])]
+        gradients = jax.device_get(hypergradient(*arguments))
         assert all(np.all(np.isfinite(g)) for g in gradients)
         assert all(np.all(np.abs(g) > 0) for g in gradients)
 
 
 def test_hypergradients_are_those_of_finite_differences(x64):
-    arguments = [*HYPERPARAMETERS.values(), jnp.array([1.0, -1.0, 2.0])]
-    loss = jax.jit(after_a_few_steps)
-    check_grads(loss, arguments, order=1, modes=["rev"], eps=1e-6, rtol=1e-4)
+    def loss(arguments):
+        return after_a_few_steps(*arguments[:5], arguments[5:])
+
+    arguments, step = np.array([*HYPERPARAMETERS.values(), 1.0, -1.0, 2.0]), 1e-6 * np.eye(8)
+    gradient = jax.jit(jax.grad(loss))(arguments)
+    above, below = jax.jit(jax.vmap(jax.vmap(loss)))(arguments + np.array([step, -step]))
+    np.testing.assert_allclose(gradient, (above - below) / 2e-6, rtol=1e-4)
 
 
-@pytest.mark.parametrize("b1", [0.0, 0.9])
-def test_zero_gradients_and_no_momentum_have_derivatives_too(b1):
+def test_zero_gradients_and_no_momentum_have_derivatives():
     def norm(b1, gradients):
         return jnp.sum(feed(scale_by_kadam(2, b1, 0.9), gradients)[1] ** 2)
 
-    gradients = jnp.array([[0.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
-    for derivative in jax.jit(jax.grad(norm, (0, 1)))(b1, gradients):
-        assert np.all(np.isfinite(derivative))
+    gradients = np.float32([[0.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
+    derivatives = jax.jit(jax.grad(norm, (0, 1)))
+    for b1 in (0.0, 0.9):
+        assert all(np.all(np.isfinite(derivative)) for derivative in derivatives(b1, gradients))
 
 
 @pytest.mark.parametrize(
     ("of_params", "of_gradients"), [("float32", "float64"), ("float64", "float32")]
 )
-def test_gradients_may_have_another_precision_than_the_parameters(of_params, of_gradients, x64):
+def test_gradients_may_have_another_precision_than_params(of_params, of_gradients, x64):
     optimizer = scale_by_kadam(2)
-    state = optimizer.init(jnp.zeros(2, of_params))
-    updates, after = optimizer.update(jnp.array([1.0, -3.0], of_gradients), state)
+    state = optimizer.init(np.zeros(2, of_params))
+    updates, after = jax.jit(optimizer.update)(np.array([1.0, -3.0], of_gradients), state)
     assert updates.dtype == of_gradients
     np.testing.assert_allclose(updates, [1, -1], rtol=1e-6)
     assert [x.dtype for x in jax.tree.leaves(after)] == [x.dtype for x in jax.tree.leaves(state)]

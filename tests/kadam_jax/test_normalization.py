@@ -45,7 +45,7 @@ def last_stage(k, b1s, b2s, eps, gradients):
 # Symmetries
 
 
-@pytest.fixture(scope="module", params=[1, 2, 3, 5])
+@pytest.fixture(scope="module", params=[1, 2, 5])
 def at_scale(request):
     """Updates of k stages for golden's base gradients times 2^s, in float32 under jit."""
     return partial(jit_updates, scale_by_kadam(request.param))
@@ -68,13 +68,13 @@ def test_storing_the_second_moment_would_not_pass(golden):
 
 def test_a_sign_or_a_phase_goes_through(x64, gradients):
     """A_{γ,β}(cg) = c/|c| A_{γ,β}(g), complex c included."""
-    expected = jit_updates(USUAL, gradients.astype(np.complex128))
-    for factor in (-1, 1j, 3 * np.exp(0.7j)):
-        updates = jit_updates(USUAL, gradients * np.complex128(factor))
-        np.testing.assert_allclose(updates, expected * factor / abs(factor), rtol=1e-12)
+    factors = np.array([1, -1, 1j, 3 * np.exp(0.7j)])
+    expected, *updates = np.moveaxis(jit_updates(USUAL, gradients[..., None] * factors), -1, 0)
+    for factor, update in zip(factors[1:], updates, strict=True):
+        np.testing.assert_allclose(update, expected * factor / abs(factor), rtol=1e-12)
 
 
-def test_real_gradients_are_complex_gradients_without_imaginary_part(gradients):
+def test_real_gradients_are_complex_ones_without_imaginary_part(gradients):
     updates = jit_updates(USUAL, gradients.astype(np.complex64))
     np.testing.assert_allclose(updates, jit_updates(USUAL, gradients), rtol=1e-5, atol=1e-6)
 
@@ -86,13 +86,10 @@ def test_entries_do_not_know_of_each_other(gradients):
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_gradient_that_is_not_finite_spoils_its_own_entry_alone(gradients, bad):
+def test_a_gradient_that_is_not_finite_spoils_its_entry_alone(gradients, bad):
     spoilt = gradients.copy()
     spoilt[10, 1] = bad
-    updates, expected = (
-        np.array(jit_updates(USUAL, spoilt)),
-        np.array(jit_updates(USUAL, gradients)),
-    )
+    updates, expected = (np.array(jit_updates(USUAL, g)) for g in (spoilt, gradients))
     assert np.all(np.isnan(updates[10:, 1]))
     updates[10:, 1] = expected[10:, 1]
     np.testing.assert_array_equal(updates, expected)
@@ -101,24 +98,28 @@ def test_a_gradient_that_is_not_finite_spoils_its_own_entry_alone(gradients, bad
 # Special cases
 
 
-@pytest.mark.parametrize("b2", [0.5, 0.9, 0.999])
-@pytest.mark.parametrize("eps", [1e-30, 1e-3])
-def test_without_momentum_it_is_rmsprop_with_bias_correction(x64, gradients, b2, eps):
+def test_without_momentum_it_is_rmsprop_with_bias_correction(x64, gradients):
     """App. A's RMSprop has no bias correction; Adam with γ=0 has one."""
-    rmsprop = optax.rmsprop(-1.0, b2, eps, bias_correction=True, eps_in_sqrt=False)
-    ours = jit_updates(scale_by_adaptive_normalization(0.0, b2, eps), gradients.astype(float))
-    theirs = jit_updates(rmsprop, gradients.astype(float))
+
+    @jax.jit
+    @jax.vmap
+    def both(b2, eps):
+        rmsprop = optax.rmsprop(-1.0, b2, eps, bias_correction=True, eps_in_sqrt=False)
+        ours = scale_by_adaptive_normalization(0.0, b2, eps)
+        return [feed(optimizer, gradients.astype(float))[1] for optimizer in (ours, rmsprop)]
+
+    ours, theirs = both(*np.array([(0.5, 1e-30), (0.9, 1e-3), (0.999, 1e-30), (0.999, 1e-3)]).T)
     np.testing.assert_allclose(ours, np.where(np.isnan(theirs), 0, theirs), rtol=1e-12)
 
 
-def test_epsilon_divides_where_the_second_moment_has_vanished_and_the_first_has_not(x64):
+def test_epsilon_divides_where_only_the_second_moment_vanished(x64):
     gradients = np.array([1.0, *np.zeros(30)])
     ours = jit_updates(scale_by_adaptive_normalization(0.9, 0.0, 1e-3), gradients)
     theirs = jit_updates(optax.scale_by_adam(0.9, 0.0, 1e-3), gradients)
     np.testing.assert_allclose(ours, theirs, rtol=1e-12)
 
 
-@pytest.mark.parametrize("k", [1, 2, 5])
+@pytest.mark.parametrize("k", [1, 5])
 def test_without_memory_k_stages_are_sign_descent(gradients, k):
     updates = jit_updates(scale_by_kadam(k, 0.0, 0.0), gradients)
     np.testing.assert_allclose(updates, np.sign(gradients), rtol=1e-6)
@@ -136,7 +137,7 @@ def test_averages_of_a_stationary_sequence_are_unbiased(x64):
     np.testing.assert_allclose(mean_square, np.mean(sequence**2), rtol=1e-11)
 
 
-@pytest.mark.parametrize("k", [1, 2, 3, 5, 10])
+@pytest.mark.parametrize("k", [1, 3, 10])
 def test_the_first_update_is_the_sign_of_the_gradient(k):
     gradient = np.array([[1e-9, -4.0, 0.0, 3e18, -1e-18]], np.float32)
     np.testing.assert_allclose(
@@ -144,26 +145,26 @@ def test_the_first_update_is_the_sign_of_the_gradient(k):
     )
 
 
-@pytest.mark.parametrize("k", [1, 2, 3])
-@pytest.mark.parametrize("b2", [0.9, 0.999, 1 - 1e-6, 1 - 1e-9])
-def test_a_constant_gradient_gives_its_sign_even_where_b2_rounds_to_one(k, b2):
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("b2", [0.9, 1 - 1e-6, 1 - 1e-9])
+def test_constant_gradients_give_signs_where_b2_rounds_to_one(k, b2):
     """Scalars come from 1-b2, not from a rounded b2, which put u off by 6.6e-3 at 1-b2=1e-6."""
     gradients = np.broadcast_to(np.float32([3e-5, -700.0]), (300, 2))
     updates = jit_updates(scale_by_kadam(k, 0.9, b2, strategy="naive"), gradients)
     np.testing.assert_allclose(updates, np.broadcast_to([1.0, -1.0], (300, 2)), rtol=1e-4)
 
 
-def test_zero_gradients_give_zero_updates_in_every_dtype(dtype):
+def test_zero_gradients_give_zero_updates_in_every_dtype(x64):
+    zeros = {name: np.zeros((4, 3), jnp.dtype(name)) for name in DTYPES}
     for eps in (0.0, 1e-30):
-        decays = jnp.array([0.9, 0.0]), jnp.array([0.999, 0.0])
-        updates = last_stage(2, *decays, eps, jnp.zeros((4, 3), dtype))
-        np.testing.assert_array_equal(updates, np.zeros((4, 3)))
+        updates = last_stage(2, np.array([0.9, 0.0]), np.array([0.999, 0.0]), eps, zeros)
+        jax.tree.map(np.testing.assert_array_equal, updates, zeros)
 
 
 # Dtypes
 
 
-def test_averages_have_at_least_float32_and_updates_the_gradients_dtype(dtype, gradients):
+def test_averages_have_float32_updates_the_gradients_dtype(dtype, gradients):
     _, updates, state = jit_feed(USUAL, jnp.asarray(gradients, dtype))
     wide = jnp.promote_types(dtype, jnp.float32)
     assert updates.dtype == dtype
@@ -248,7 +249,7 @@ def test_golden_tiny_gradients(golden, updates_of):
         np.testing.assert_allclose(updates, case["u_eps_1e_30"]["-80"], **tolerance)
 
 
-def test_epsilon_shows_at_2_to_the_minus_80_and_no_more_than_it_must(golden, updates_of):
+def test_epsilon_shows_in_tiny_gradients_as_much_as_it_must(golden, updates_of):
     updates_of, _ = updates_of
     data = golden("tiny_gradients")
     for case in data["cases"]:

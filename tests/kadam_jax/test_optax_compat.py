@@ -29,14 +29,12 @@ PARAMS = {"a": jnp.array([1.0, -2.0]), "b": jnp.array([3.0])}
 
 @pytest.fixture(scope="module")
 def gradients():
-    keys = jax.random.split(jax.random.key(0))
-    return {
-        n: jax.random.normal(key, (12, *PARAMS[n].shape)) for n, key in zip("ab", keys, strict=True)
-    }
+    rng = np.random.default_rng(0)
+    return {n: rng.standard_normal((12, *p.shape)).astype(np.float32) for n, p in PARAMS.items()}
 
 
-def assert_close(actual, expected, rtol=1e-6):
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=rtol), actual, expected)
+def assert_close(actual, expected, rtol=1e-6, atol=0.0):
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol, atol), actual, expected)
 
 
 # optax
@@ -62,7 +60,7 @@ def test_a_new_state_can_be_donated(new):
 
 
 def test_chain(gradients):
-    clipped = jax.tree.map(lambda g: jnp.clip(g, -0.5, 0.5), gradients)
+    clipped = jax.tree.map(lambda g: np.clip(g, -0.5, 0.5), gradients)
     chained = optax.chain(optax.clip(0.5), scale_by_kadam(2), optax.scale(-0.1))
     assert_close(jit_updates(chained, gradients), jit_updates(kadam(0.1, 2), clipped))
 
@@ -89,18 +87,17 @@ def test_multi_steps_sees_the_mean_gradient(gradients):
     every_third = optax.MultiSteps(kadam(0.1, 2), 3)
     updates = jit_updates(every_third, gradients)
     means = jax.tree.map(lambda g: g.reshape(4, 3, -1).mean(1), gradients)
-    assert_close(
-        jax.tree.map(lambda u: u[2::3], updates), jit_updates(kadam(0.1, 2), means), rtol=1e-5
-    )
+    ours = jax.tree.map(lambda u: u[2::3], updates)
+    assert_close(ours, jit_updates(kadam(0.1, 2), means), rtol=1e-5, atol=1e-7)
     assert not np.any(updates["a"][0::3])
 
 
 def test_apply_if_finite_skips_a_bad_step(gradients):
-    bad = jax.tree.map(lambda g: jnp.insert(g, 5, jnp.nan, axis=0), gradients)
+    bad = jax.tree.map(lambda g: np.insert(g, 5, np.nan, axis=0), gradients)
     guarded = optax.apply_if_finite(kadam(0.1, 2), max_consecutive_errors=3)
     updates = jit_updates(guarded, bad)
     assert not np.any(updates["a"][5])
-    without = jax.tree.map(lambda u: jnp.delete(u, 5, axis=0), updates)
+    without = jax.tree.map(lambda u: np.delete(u, 5, axis=0), updates)
     assert_close(without, jit_updates(kadam(0.1, 2), gradients))
 
 
@@ -139,7 +136,7 @@ def test_inject_hyperparams_with_a_traced_k_says_what_to_do():
 
 
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
-def test_inject_hyperparams_with_a_mask_taken_for_a_schedule_is_an_error(transform):
+def test_a_mask_that_is_injected_as_a_schedule_is_an_error(transform):
     """Called with the step, a mask says that a scalar doesn't decay: all decay would be lost."""
     injected = optax.inject_hyperparams(kadam, static_args="k")(
         0.1, weight_decay=0.1, mask=lambda params: jax.tree.map(lambda p: jnp.ndim(p) > 0, params)
@@ -215,8 +212,9 @@ def test_orbax_restores_into_an_abstract_template(tmp_path, gradients):
 # Devices
 
 
-@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit], ids=str)
-@pytest.mark.parametrize("coupled", [False, True])
+@pytest.mark.parametrize(
+    ("axis_type", "coupled"), [(AxisType.Auto, False), (AxisType.Explicit, True)], ids=str
+)
 def test_state_and_updates_are_sharded_as_the_parameters(axis_type, coupled):
     assert len(jax.devices()) == 8
     mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(axis_type,) * 2)

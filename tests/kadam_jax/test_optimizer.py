@@ -23,12 +23,6 @@ PARAMS = {"w": np.linspace(6, 17, 12).reshape(4, 3), "b": np.array([-9.0, 7.0, 1
 MASK = {"w": True, "b": False}
 
 
-@pytest.fixture(params=[False, True], ids=["float32", "float64"])
-def x64_enabled(request):
-    with jax.enable_x64(request.param):
-        yield request.param
-
-
 def random_gradients(num_steps=60, params=PARAMS["b"]):
     """Magnitudes over some decades; one entry of each leaf is often zero."""
     rng = np.random.default_rng(0)
@@ -36,7 +30,7 @@ def random_gradients(num_steps=60, params=PARAMS["b"]):
     def draw(p):
         gradients = rng.standard_normal((num_steps, *p.shape)) * rng.lognormal(0, 1, p.shape)
         gradients[..., -1] *= rng.random(gradients.shape[:-1]) < 0.3
-        return jnp.asarray(gradients, jnp.result_type(float))
+        return gradients.astype(jnp.result_type(float))
 
     return jax.tree.map(draw, params)
 
@@ -55,31 +49,33 @@ def decays_w(params):
 @pytest.mark.parametrize(
     ("learning_rate", "weight_decay", "mask"),
     [
-        (1e-2, 0.0, None),
         (1e-2, 0.1, MASK),
         (SCHEDULE, 0.1, None),
         (SCHEDULE, optax.linear_schedule(0.2, 0.0, 100), decays_w),
     ],
 )
-def test_one_stage_is_adamw(x64_enabled, learning_rate, weight_decay, mask):
+def test_one_stage_is_adamw(x64, learning_rate, weight_decay, mask):
     ours = kadam(learning_rate, 1, weight_decay=weight_decay, mask=mask, eps=1e-8)
     theirs = optax.adamw(learning_rate, weight_decay=weight_decay, mask=mask)
-    assert_same_run(ours, theirs, x64_enabled)
+    assert_same_run(ours, theirs, rtol=1e-12)
 
 
 @pytest.mark.parametrize(("learning_rate", "mask"), [(1e-2, MASK), (SCHEDULE, None)])
-def test_one_stage_with_coupled_decay_is_adam(x64_enabled, learning_rate, mask):
+def test_one_stage_with_coupled_decay_is_adam(x64, learning_rate, mask):
     ours = kadam(learning_rate, 1, weight_decay=0.1, coupled=True, mask=mask, eps=1e-8)
     theirs = optax.chain(optax.add_decayed_weights(0.1, mask), optax.adam(learning_rate))
-    assert_same_run(ours, theirs, x64_enabled)
+    assert_same_run(ours, theirs, rtol=1e-12)
 
 
-def test_one_stage_without_decay_is_adam(x64_enabled):
-    assert_same_run(kadam(1e-2, 1, eps=1e-8), optax.adam(1e-2), x64_enabled)
+@pytest.mark.parametrize("double", [False, True])
+def test_one_stage_without_decay_is_adam_or_adamw(double):
+    with jax.enable_x64(double):
+        ours, rtol = kadam(1e-2, 1, eps=1e-8), 1e-12 if double else 1e-5
+        for theirs in (optax.adam(1e-2), optax.adamw(1e-2, weight_decay=0.0)):
+            assert_same_run(ours, theirs, rtol)
 
 
-def assert_same_run(ours, theirs, x64_enabled):
-    rtol = 1e-12 if x64_enabled else 1e-5
+def assert_same_run(ours, theirs, rtol):
     params, gradients = jax.tree.map(jnp.asarray, PARAMS), random_gradients(200, PARAMS)
     (params, updates, _), (their_params, their_updates, _) = (
         jit_feed(optimizer, gradients, params) for optimizer in (ours, theirs)
@@ -92,7 +88,7 @@ def assert_same_run(ours, theirs, x64_enabled):
 # k stages are a chain
 
 
-@pytest.mark.parametrize("k", [1, 2, 3, 5])
+@pytest.mark.parametrize("k", [1, 2, 5])
 def test_k_stages_are_a_chain_of_single_ones(x64, k):
     b1s, b2s = np.linspace(0.9, 0.2, k), np.linspace(0.999, 0.5, k)
     singles = [scale_by_adaptive_normalization(*b) for b in zip(b1s, b2s, strict=True)]
@@ -148,11 +144,11 @@ def test_a_zero_decay_is_none_traced_or_not():
 
 def test_hyperparameters_may_be_traced_and_vmapped():
     columns = dict(
-        learning_rate=jnp.array([1e-2, 1e-3, 3e-2]),
-        b1=jnp.array([0.9, 0.5, 0.0]),
-        b2=jnp.array([0.999, 0.9, 0.3]),
-        eps=jnp.array([1e-30, 1e-8, 0.0]),
-        weight_decay=jnp.array([0.0, 0.1, 0.3]),
+        learning_rate=np.float32([1e-2, 1e-3, 3e-2]),
+        b1=np.float32([0.9, 0.5, 0.0]),
+        b2=np.float32([0.999, 0.9, 0.3]),
+        eps=np.float32([1e-30, 1e-8, 0.0]),
+        weight_decay=np.float32([0.0, 0.1, 0.3]),
     )
     params, gradients = jnp.float32(PARAMS["b"]), random_gradients(30)
 
@@ -161,11 +157,11 @@ def test_hyperparameters_may_be_traced_and_vmapped():
 
     together = jax.jit(jax.vmap(run))(columns)
     for i in range(3):
-        alone = run({name: float(column[i]) for name, column in columns.items()})
-        assert_close(together[i], alone, rtol=2e-5)
+        member = {name: float(column[i]) for name, column in columns.items()}
+        assert_close(together[i], jit_feed(kadam(k=2, **member), gradients, params)[0], rtol=2e-5)
 
 
-def test_per_stage_decays_may_be_traced_so_strategies_are_members_of_one_sweep():
+def test_strategies_are_traced_decays_of_one_program():
     gradients = random_gradients(30)
     table = jnp.array([per_stage_decays(0.9, 0.999, 2, strategy) for strategy in STRATEGIES])
 
@@ -257,9 +253,7 @@ def test_mu_dtype_is_for_mu_of_every_stage():
         (dict(eps=-1e-8), ValueError, "eps must be finite and at least 0, got -1e-08"),
     ],
 )
-def test_errors_name_the_argument_the_value_and_what_would_be_right(
-    make, arguments, error, message
-):
+def test_errors_name_the_argument_the_value_and_the_remedy(make, arguments, error, message):
     with pytest.raises(error, match=message):
         make(**arguments)
 

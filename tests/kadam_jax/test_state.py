@@ -21,15 +21,14 @@ ADAMW = dict(k=1, eps=1e-8, weight_decay=1e-4)
 
 
 def gradient(seed, params=PARAMS):
-    return jax.tree.map(
-        lambda p: jax.random.normal(jax.random.key(seed), p.shape).astype(p.dtype), params
-    )
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda p: jnp.asarray(rng.standard_normal(p.shape), p.dtype), params)
 
 
 def run(optimizer, state, params, seeds):
-    updates = []
+    updates, step = [], jax.jit(optimizer.update)
     for seed in seeds:
-        update, state = optimizer.update(gradient(seed, params), state, params)
+        update, state = step(gradient(seed, params), state, params)
         params = optax.apply_updates(params, update)
         updates.append(update)
     return params, state, updates

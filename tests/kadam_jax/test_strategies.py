@@ -43,7 +43,7 @@ def test_inverse_exp_keeps_the_product_of_the_gains(b1, b2, k):
         assert math.isclose(math.prod(1 - b for b in decays), 1 - decay, rel_tol=1e-10)
 
 
-def test_which_strategies_forget_faster_than_the_decays_they_were_made_from():
+def test_which_strategies_forget_faster_than_their_scalar_decays():
     for b in (0.9, 0.999):
         per_stage = {s: per_stage_decays(b, b, 3, s)[0][0] for s in STRATEGIES}
         assert per_stage["scaled"] < per_stage["exp"] < per_stage["naive"] < per_stage["root"]
@@ -53,7 +53,7 @@ def test_which_strategies_forget_faster_than_the_decays_they_were_made_from():
 @every_strategy
 @pytest.mark.parametrize(("b1", "b2"), USUAL)
 @pytest.mark.parametrize("k", range(1, 11))
-def test_every_stage_of_every_strategy_is_stable_for_the_usual_decays(strategy, b1, b2, k):
+def test_every_stage_of_every_strategy_is_usually_stable(strategy, b1, b2, k):
     """Section 4.3's reason to expect stable training."""
     b1s, b2s = per_stage_decays(b1, b2, k, strategy)
     assert np.all(is_stable(np.array(b1s), np.array(b2s)))

@@ -19,7 +19,7 @@ def inverse(n):
 SCHEDULES = {"constant": lambda n: 0.1, "inverse": inverse}
 
 
-@pytest.mark.parametrize("k", [1, 2, 3, 5, 10])
+@pytest.mark.parametrize("k", [1, 3, 10])
 @pytest.mark.parametrize("coupled", [False, True])
 def test_float64_agrees_with_the_literal_algorithm(x64, k, coupled):
     rng = np.random.default_rng(k)
@@ -57,13 +57,20 @@ def golden_run(k, coupled, b1s, b2s, eps, weight_decay, slowing, gradients, thet
     )
     params, _, state = feed(optimizer, gradients, theta_0)
     before = jnp.concatenate([theta_0[None], params[:-1]])
-    u = gradients + weight_decay * before if coupled else gradients
-    outputs = []
-    for b1, b2 in zip(b1s, b2s, strict=True):
-        u = feed(scale_by_adaptive_normalization(b1, b2, eps), u)[1]
-        outputs.append(u)
+    inputs = gradients + weight_decay * before if coupled else gradients
+    singles = [scale_by_adaptive_normalization(*b, eps) for b in zip(b1s, b2s, strict=True)]
+
+    def step(states, u):
+        outputs, after = [], []
+        for single, state in zip(singles, states, strict=True):
+            u, state = single.update(u, state)
+            outputs.append(u)
+            after.append(state)
+        return after, jnp.stack(outputs)
+
+    outputs = jax.lax.scan(step, [single.init(theta_0) for single in singles], inputs)[1]
     stages = stages_of(state)
-    return params, jnp.stack(outputs, 1), [s.mu for s in stages], [s.rms for s in stages]
+    return params, outputs, [s.mu for s in stages], [s.rms for s in stages]
 
 
 def golden_cases(golden):

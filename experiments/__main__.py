@@ -18,7 +18,7 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -269,7 +269,7 @@ def _train(arguments: argparse.Namespace) -> None:
         command as train_command,  # grain and orbax take a second that others need not pay
     )
 
-    train_command.run(arguments, PROG, _devices)
+    train_command.run(arguments, PROG, _joined)
 
 
 def _figure_fields(name: str, given: argparse.Namespace) -> Any:
@@ -299,8 +299,23 @@ def _named(every: Mapping[str, Any], name: str) -> Any:
     raise ConfigError(f"no {name!r}; {hint}")
 
 
+@contextlib.contextmanager
+def _joined(arguments: argparse.Namespace) -> "Iterator[list[jax.Device]]":
+    """Makes this process one of several, where the arguments say so, and yields all their devices.
+
+    Raises:
+      ConfigError: If they don't find each other or `--devices` is not to be had.
+      Failed: If another process ends before this one.
+    """
+    from experiments.core.processes import joined
+
+    given = arguments.coordinator, arguments.num_processes, arguments.process_id
+    with joined(arguments.distributed, *given):
+        yield _devices(arguments.devices)
+
+
 def _devices(wanted: str) -> "list[jax.Device]":
-    """The first `wanted` devices, decided before JAX starts: a CPU is as many as is asked for.
+    """Each process's first `wanted` devices, decided before JAX starts: a CPU is that many.
 
     "auto" is all there are. On a CPU members then run on every core side by side, each on its own:
     measured on two cores, a step of a one-layer nanoGPT took 0.58 ms a member so, and 1.8 ms where
@@ -320,10 +335,19 @@ def _devices(wanted: str) -> "list[jax.Device]":
             f"JAX finds no device ({str(error) or 'nothing is installed for it'}); JAX_PLATFORMS="
             f"{os.environ.get('JAX_PLATFORMS', '')} says which to look for, cpu is always there"
         ) from error
-    number = len(devices) if wanted == "auto" else int(wanted)
-    if number > len(devices):
-        raise ConfigError(f"--devices {wanted}: there are {len(devices)}")
-    return devices[:number]
+    by_process: dict[int, list[jax.Device]] = {}
+    for device in devices:
+        by_process.setdefault(device.process_index, []).append(device)
+    counts = sorted({*map(len, by_process.values())})
+    if len(counts) > 1:
+        raise ConfigError(
+            f"--devices {wanted}: processes have {counts} devices, but each must have as many; "
+            "on CPUs --devices gives them"
+        )
+    number = counts[0] if wanted == "auto" else int(wanted)
+    if number > counts[0]:
+        raise ConfigError(f"--devices {wanted}: there are {counts[0]}")
+    return [device for own in by_process.values() for device in own[:number]]
 
 
 class _Help(argparse.Action):

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -9,10 +10,9 @@ import jax
 from experiments.core.config import override
 from experiments.core.errors import ConfigError, Failed
 from experiments.core.folders import make_folder
-from experiments.data.loading import Data
+from experiments.core.processes import from_first, in_turn
 from experiments.train.loop import Job, train
 from experiments.train.presets import TRAININGS
-from experiments.train.processes import start_processes, together
 from models.dtypes import check_enabled
 
 OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory")
@@ -20,14 +20,16 @@ OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory")
 
 
 def run(
-    arguments: argparse.Namespace, prog: str, devices: Callable[[str], Sequence[jax.Device]]
+    arguments: argparse.Namespace,
+    prog: str,
+    devices: Callable[[argparse.Namespace], AbstractContextManager[Sequence[jax.Device]]],
 ) -> None:
     """`train TASK`: one run or a sweep, from its start or its newest checkpoint.
 
     Args:
       arguments: As parsed.
       prog: What messages call the program.
-      devices: The devices that `--devices` stands for; starts JAX.
+      devices: Joins the other processes, if there are any, and yields the devices of all.
 
     Raises:
       ConfigError: If what was typed cannot be done.
@@ -46,25 +48,22 @@ def run(
             make_folder(folder)
     if arguments.compilation_cache is not None:
         jax.config.update("jax_compilation_cache_dir", str(arguments.compilation_cache))
-    processes = arguments.coordinator, arguments.num_processes, arguments.process_id
-    if arguments.distributed or any(value is not None for value in processes):
-        start_processes(*processes)
-    chosen = devices(arguments.devices)
-    chosen = chosen if jax.process_count() == 1 else jax.devices()
     try:
-        job = Job(
-            config=config,
-            data=load_in_turn(lambda: training.load(config)),
-            task=training.task(config),
-            unit=training.unit,
-            units_per_example=training.units_per_example(config),
-            folder=arguments.output or arguments.results / preset / f"train_{task}",
-            augment=training.augment(config),
-            sweep=arguments.sweep,
-            tensorboard=arguments.tensorboard,
-            profile=arguments.profile,
-        )
-        print(train(job, chosen, resume=arguments.resume, force=arguments.force))
+        with devices(arguments) as chosen:
+            job = Job(
+                config=config,
+                data=in_turn(lambda: training.load(config)),
+                task=training.task(config),
+                unit=training.unit,
+                units_per_example=training.units_per_example(config),
+                folder=arguments.output or arguments.results / preset / f"train_{task}",
+                augment=training.augment(config),
+                sweep=arguments.sweep,
+                tensorboard=arguments.tensorboard,
+                profile=arguments.profile,
+            )
+            path = train(job, chosen, resume=arguments.resume, force=arguments.force)
+            from_first(lambda: print(path))
     except jax.errors.JaxRuntimeError as error:
         if not any(words in str(error) for words in OUT_OF_MEMORY):
             raise
@@ -72,12 +71,6 @@ def run(
             f"the devices' memory is too small ({str(error).splitlines()[0]}); lower batch_size or "
             "members_at_once, or share parameters out with mesh.shard_above"
         ) from error
-
-
-def load_in_turn(load: Callable[[], Data]) -> Data:
-    """Process 0 loads first: the files that it downloads and writes are there for the others."""
-    data = together(lambda: load() if jax.process_index() == 0 else None)
-    return together(lambda: load() if data is None else data)
 
 
 def fields(task: str, preset: str) -> Any:

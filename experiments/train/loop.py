@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from experiments.core.errors import ConfigError, Failed, Stopped, say
+from experiments.core.processes import from_first, is_first
 from experiments.core.progress import progress
 from experiments.core.store import atomic
 from experiments.data.loading import Batches, Data, training_batches
@@ -20,7 +21,6 @@ from experiments.train.checkpoints import Checkpoints
 from experiments.train.config import TrainConfig, identity, optimizer_of, sweep_members
 from experiments.train.evaluation import evaluate
 from experiments.train.metrics_log import MetricsLog
-from experiments.train.processes import from_first
 from experiments.train.run_folder import CHECKPOINTS, CONFIG, METRICS, owned_folder
 from experiments.train.stopping import agreed, caught_signals
 from experiments.training.meshes import make_mesh, place_batch, process_share
@@ -176,7 +176,7 @@ class _Loop:
         self._batches, self._checkpoints, self._signals = batches, checkpoints, signals
         self._labels = [{"member": number, **label} for number, label in enumerate(labels)]
         self._diverged_at = np.zeros(len(labels), int)  # the step of the first bad loss; 0: none
-        self._is_writer = jax.process_index() == 0
+        self._is_writer = is_first()
 
     def run(self, facts: Mapping[str, Any], *, resume: bool) -> None:
         """Trains until the last step, a signal, or the last member's divergence."""
@@ -198,7 +198,7 @@ class _Loop:
                 self._log, written = stack.enter_context(contextlib.closing(log)), log.splits
                 self._advance = stack.enter_context(self._progress(done))
             due = self._due(done)
-            missing = [split for split in due if not from_first(split in written)]
+            missing = from_first(lambda: [split for split in due if split not in written])
             if missing:
                 self._evaluate(state, done, due, missing)
             elif done == self._config.num_steps:

@@ -12,11 +12,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import jax
-
 from experiments.core.errors import ConfigError
 from experiments.core.folders import LOCK, locked
-from experiments.train.processes import together
+from experiments.core.processes import from_first
 
 METRICS = "metrics.jsonl"
 DAMAGED = "metrics.damaged"
@@ -36,7 +34,7 @@ def owned_folder(folder: Path, *, resume: bool, force: bool) -> Iterator[None]:
       Failed: If another run is using it, or it cannot be written to.
     """
     with contextlib.ExitStack() as stack:
-        together(lambda: _own(stack, folder, resume, force) if jax.process_index() == 0 else None)
+        from_first(lambda: _own(stack, folder, resume, force))
         yield
 
 

@@ -1,13 +1,13 @@
-"""train/processes.py: processes fail together, and those that are not found are named."""
+"""core/processes.py: processes fail together, and those that are not found are named."""
 
 import jax
 import numpy as np
 import pytest
 
-from experiments.core.config import ConfigError
+from experiments.core import processes
+from experiments.core.errors import ConfigError
 from experiments.core.errors import Failed
-from experiments.train import processes
-from experiments.train.processes import start_processes, together
+from experiments.core.processes import start_processes, together
 
 
 def fail():

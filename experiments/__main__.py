@@ -1,4 +1,4 @@
-"""The command line: `python -m experiments list | run | merge | commit | plot | report ...`.
+"""The command line: `python -m experiments list | run | commit | plot | report ...`.
 
 Exit codes: 0 done, 1 something is missing or damaged or training diverged, 2 bad usage, 130 Ctrl-C
 and 143 SIGTERM. Figures keep their finished chunks, and the same command continues from them;
@@ -20,6 +20,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -143,7 +144,7 @@ def _run(arguments: argparse.Namespace) -> None:
     """`run NAME...`: compute and draw."""
     from experiments import figures
     from experiments.core.config import override
-    from experiments.core.run import Incomplete
+    from experiments.core.processes import from_first
     from experiments.reproduce.pipeline import place, run_figure
 
     every = figures.discover()
@@ -152,31 +153,12 @@ def _run(arguments: argparse.Namespace) -> None:
         override(figure.presets[arguments.preset], arguments.set, f"{PROG} run {figure.name}")
         for figure in chosen
     ]
-    devices = _devices(arguments.devices)
-    for figure, config in zip(chosen, configs, strict=True):
-        where = place(arguments.results, figure, arguments.preset)
-        try:
-            run_figure(where, config, devices, force=arguments.force, share=arguments.share)
-        except Incomplete as error:
-            say(str(error))
-        else:
-            for path in (where.dataset, *sorted(where.folder.glob("*.png"))):
-                print(path)
-
-
-def _merge(arguments: argparse.Namespace) -> None:
-    """`merge FOLDER...`: what other machines have computed."""
-    from experiments import figures
-    from experiments.reproduce.manifest import write_manifest
-    from experiments.reproduce.merge import merge
-
-    every = figures.discover()
-    for folder in arguments.folders:
-        paths = merge(folder, arguments.results, every)
-        for preset in sorted({path.relative_to(arguments.results).parts[0] for path in paths}):
-            write_manifest(arguments.results / preset)
-        for path in paths:
-            print(path)
+    with _joined(arguments) as devices:
+        for figure, config in zip(chosen, configs, strict=True):
+            where = place(arguments.results, figure, arguments.preset)
+            run_figure(where, config, devices, force=arguments.force)
+            paths = where.dataset, *sorted(where.folder.glob("*.png"))
+            from_first(partial(print, *paths, sep="\n"))
 
 
 def _commit(arguments: argparse.Namespace) -> None:
@@ -234,19 +216,20 @@ def _report(arguments: argparse.Namespace) -> None:
 def _reproduce(arguments: argparse.Namespace) -> None:
     """`reproduce`: figures of a preset, their claims and the report."""
     from experiments import figures
+    from experiments.core.processes import from_first, is_first
     from experiments.reproduce.pipeline import place, run_figure
     from experiments.reproduce.report import write_report
 
     every = figures.discover()
     chosen = {name: _named(every, name) for name in arguments.only or every}
-    devices = _devices(arguments.devices)
-    reused = {}
-    for number, (name, figure) in enumerate(chosen.items(), 1):
-        say(f"[{number}/{len(chosen)}] {name}: {figure.title}")
-        where = place(arguments.results, figure, arguments.preset)
-        config = figure.presets[arguments.preset]
-        _, reused[name] = run_figure(where, config, devices, force=arguments.force)
-    print(write_report(arguments.results, every, arguments.preset, reused=reused))
+    results, preset, reused = arguments.results, arguments.preset, {}
+    with _joined(arguments) as devices:
+        for number, (name, figure) in enumerate(chosen.items(), 1):
+            if is_first():
+                say(f"[{number}/{len(chosen)}] {name}: {figure.title}")
+            where, config = place(results, figure, preset), figure.presets[preset]
+            _, reused[name] = run_figure(where, config, devices, force=arguments.force)
+        from_first(lambda: print(write_report(results, every, preset, reused=reused)))
 
 
 def _bench(arguments: argparse.Namespace) -> None:
@@ -396,15 +379,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _share(text: str) -> Any:
-    from experiments.core.run import Share
-
-    try:
-        return Share.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
 def _path(text: str) -> Path:
     if not text or "\0" in text:
         raise argparse.ArgumentTypeError(f"{text!r} names no file or folder")
@@ -426,13 +400,6 @@ def _path(text: str) -> Path:
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "folders": dict(nargs="+", type=_path, metavar="FOLDER", help="results of other machines"),
-    "--share": dict(
-        type=_share,
-        default="1/1",
-        metavar="I/N",
-        help="compute the I-th of N shares of the members; `merge` brings them together",
-    ),
     "names": dict(nargs="+", metavar="NAME", help="as `list` shows them"),
     "--preset": dict(
         choices=("smoke", "laptop", "paper"), default="laptop", help="default: laptop"
@@ -492,17 +459,15 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--process-id": dict(type=int, metavar="I", help="which of them this is, from 0"),
 }
 
+PROCESSES = ("--distributed", "--coordinator", "--num-processes", "--process-id")
+"""Options of commands that several processes can run together."""
+
 COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], str, tuple[str, ...]]] = {
     "list": (_list, "Show figures and benchmarks.", ()),
     "run": (
         _run,
         "Compute figures and draw them.",
-        ("names", "--preset", "--set", "--results", "--devices", "--force", "--share"),
-    ),
-    "merge": (
-        _merge,
-        "Take over what other machines have computed.",
-        ("folders", "--results"),
+        ("names", "--preset", "--set", "--results", "--devices", "--force", *PROCESSES),
     ),
     "commit": (
         _commit,
@@ -518,7 +483,7 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], str, tuple[str, 
     "reproduce": (
         _reproduce,
         "Run every figure, judge the claims and write the report.",
-        ("--preset", "--results", "--devices", "--only", "--force"),
+        ("--preset", "--results", "--devices", "--only", "--force", *PROCESSES),
     ),
     "bench": (_bench, "Measure and print tables.", ("names", "--set")),
     "train": (
@@ -537,10 +502,7 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], str, tuple[str, 
             "--tensorboard",
             "--compilation-cache",
             "--profile",
-            "--distributed",
-            "--coordinator",
-            "--num-processes",
-            "--process-id",
+            *PROCESSES,
         ),
     ),
 }

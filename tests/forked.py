@@ -113,7 +113,7 @@ def _set_up(
 def import_everything():
     """Imports what the commands would, so that children need not."""
     from experiments import bench, figures
-    from experiments.reproduce import commit, merge, report  # noqa: F401
+    from experiments.reproduce import commit, report  # noqa: F401
     from experiments.train import command  # noqa: F401
 
     bench.discover()

@@ -18,7 +18,9 @@ from experiments.core.errors import Failed
 T = TypeVar("T")
 
 LEAVING_SECONDS = 10.0
-"""How long a process that has failed waits for the others to end with it."""
+"""How long a process that has failed waits for the others, which may have failed with it."""
+LEFT_SECONDS = 1.0
+"""The same of one that others have left: until it has said so."""
 LOST = ("Gloo", "NCCL", "Connection closed by peer")
 """In the messages of collective operations that another process no longer takes part in."""
 LENGTH_BYTES = 8
@@ -49,10 +51,11 @@ def joined(
         yield
     except BaseException as error:
         # JAX lets a process end when all of them do, and those that need this one would not.
-        timer = threading.Timer(LEAVING_SECONDS, os._exit, [1])
+        left = isinstance(error, RuntimeError | ValueError) and any(w in str(error) for w in LOST)
+        timer = threading.Timer(LEFT_SECONDS if left else LEAVING_SECONDS, os._exit, [1])
         timer.daemon = True
         timer.start()
-        if isinstance(error, RuntimeError | ValueError) and any(w in str(error) for w in LOST):
+        if left:
             first_line = str(error).partition("\n")[0]
             raise Failed(
                 f"another process of this run has ended, it may say why ({first_line})"

@@ -3,8 +3,7 @@
 results/<preset>/<figure>/data.nc             the dataset, its attrs say how it was made
 results/<preset>/<figure>/<figure>.png, .svg  drawn from it
 results/<preset>/manifest.json                what lies there, written with every dataset
-results/<preset>/<figure>/chunks/<key>/       finished parts of a run that is not over, and
-                                              identity.json, what they are parts of
+results/<preset>/<figure>/chunks/<key>/       finished parts of a run that is not over
 """
 
 import contextlib
@@ -36,8 +35,7 @@ from experiments.core.folders import locked
 
 PACKAGES = ("jax", "jaxlib", "optax", "flax")
 SCHEMA = 1
-"""Of datasets and chunks; another number for another meaning of what is in them."""
-IDENTITY = "identity.json"
+"""Of datasets; another number for another meaning of what is in them."""
 SHA256_BYTES = 32
 COMPRESSION = {"compression": "gzip", "compression_opts": 9, "shuffle": True}
 UNCOMPRESSED_BYTES = 4096
@@ -243,21 +241,16 @@ class ChunkStore:
 
     Attributes:
       folder: Where this run's chunks lie, and no other's: its name is the run's key.
-      identity: What the run is; written next to the chunks.
     """
 
     folder: Path
-    identity: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def path(self, sweep: str, start: int) -> Path:
         """The file of the chunk of one sweep that begins with member `start`."""
         return self.folder / f"{sweep}-{start:06d}.npz"
 
     def save(self, sweep: str, start: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Writes a chunk atomically, after the run's identity."""
-        if not (identity := self.folder / IDENTITY).exists():
-            with atomic(identity) as temporary:
-                temporary.write_text(json.dumps({"schema": SCHEMA, **self.identity}, indent=1))
+        """Writes a chunk atomically."""
         content = io.BytesIO()
         np.savez(content, **arrays)
         write_checked(self.path(sweep, start), content.getvalue())

@@ -17,10 +17,11 @@ import xarray as xr
 from experiments.core import plot as plotting
 from experiments.core.claims import rules_digest
 from experiments.core.config import FigureConfig, difference, digest, to_json
-from experiments.core.errors import DamagedFile, Stopped, say
+from experiments.core.errors import DamagedFile, Failed, Stopped, say
 from experiments.core.figure import Figure
 from experiments.core.folders import locked
-from experiments.core.run import ALL, Run, Share
+from experiments.core.processes import from_first, in_turn, is_first, together
+from experiments.core.run import Run
 from experiments.core.store import (
     PROJECT,
     ChunkStore,
@@ -33,7 +34,7 @@ from experiments.core.store import (
     versions,
     write_dataset,
 )
-from experiments.data import load_corpus
+from experiments.data import Corpus, load_corpus
 from experiments.data.images import load_images
 from experiments.data.loading import Data
 from experiments.reproduce.manifest import is_listed, write_manifest
@@ -103,32 +104,36 @@ def run_figure(
     devices: Sequence[jax.Device],
     *,
     force: bool = False,
-    share: Share = ALL,
 ) -> tuple[xr.Dataset, bool]:
     """Computes a figure's dataset and draws it, or takes the finished one of the same key.
 
     The key is a digest of the configuration, the data, the versions, JAX's precision, the platform
     and the code that decides the numbers, `code_of`.
 
+    Of several processes the first one alone uses the folder; all get the dataset.
+
     Args:
       where: The figure and where its files lie.
       config: What to compute.
-      devices: Members are spread over them.
+      devices: Of all processes; members are spread over them.
       force: Compute even if everything is there; drops finished chunks.
-      share: Which chunks are computed here.
 
     Returns:
       The dataset, and whether it was reused.
 
     Raises:
       Failed: Before anything is computed, if the folder cannot be written to or another process
-        is using it.
+        is using it; if processes would compute different things.
       Stopped: At Ctrl-C, with finished chunks kept on disk.
-      Incomplete: If this machine's share is done and chunks of others are missing.
     """
-    check_writable(where.folder)
-    with owned(where):
-        return _run_figure(where, config, devices, force, share)
+    with contextlib.ExitStack() as stack:
+
+        def own():
+            check_writable(where.folder)
+            stack.enter_context(owned(where))
+
+        from_first(own)
+        return _run_figure(where, config, devices, force)
 
 
 @contextlib.contextmanager
@@ -151,11 +156,10 @@ def owned(where: Place) -> Iterator[None]:
 
 
 def _run_figure(
-    where: Place, config: FigureConfig, devices: Sequence[jax.Device], force: bool, share: Share
+    where: Place, config: FigureConfig, devices: Sequence[jax.Device], force: bool
 ) -> tuple[xr.Dataset, bool]:
     figure = where.figure
-    corpus = load_corpus(config.corpus) if isinstance(config, TrainingConfig) else None
-    images = _images(config) if isinstance(config, ImagesConfig) else None
+    corpus, images = in_turn(lambda: _data(config))
     sha256 = "+".join(data.sha256 for data in (corpus, images) if data) or "none"
     parts = {
         "configuration": digest(to_json(config)),
@@ -165,6 +169,7 @@ def _run_figure(
         "platform": devices[0].platform,
         "code": code_digest(folder_of(figure)),
     }
+    _check_same(figure.name, parts)
     key = digest(figure.name, *parts.values())
     identity = {
         "key": key,
@@ -174,21 +179,27 @@ def _run_figure(
         "config": to_json(config),
         "data_sha256": sha256,
     }
-    store = ChunkStore(where.folder / "chunks" / key, identity)
-    if force:
-        store.clear()
-    elif (finished := _finished(where, key, parts)) is not None:
-        if not is_listed(where.dataset):
+    store = ChunkStore(where.folder / "chunks" / key)
+
+    def reuse():
+        finished = None if force else _finished(where, key, parts)
+        if finished is not None and not is_listed(where.dataset):
             write_manifest(where.folder.parent)
-        store.clear()  # of a process that was killed before it did
+        if force or finished is not None:
+            store.clear()  # of a process that was killed before it did
+        return finished
+
+    if (finished := from_first(reuse)) is not None:
         return finished, True
 
     mesh = jax.sharding.Mesh(np.array(devices), ("members",)) if len(devices) > 1 else None
     rules = rules_of(figure)
     start = time.monotonic()
     try:
-        dataset = figure.compute(config, Run(corpus, mesh, store, share, images))
+        dataset = figure.compute(config, Run(corpus, mesh, store, images))
     except KeyboardInterrupt:
+        if not is_first():
+            raise
         raise Stopped(
             signal.SIGINT,
             f"interrupted; {figure.name}: {store.count()} finished chunks are kept in "
@@ -204,11 +215,38 @@ def _run_figure(
         ),
         "seeds": str(list(getattr(config, "seeds", ()))),
     }
-    write_dataset(where.dataset, dataset)
-    write_manifest(where.folder.parent)
-    store.clear()
-    draw(where, dataset)
+
+    def write():
+        write_dataset(where.dataset, dataset)
+        write_manifest(where.folder.parent)
+        store.clear()
+        draw(where, dataset)
+
+    from_first(write)
     return dataset, False
+
+
+def _data(config: FigureConfig) -> tuple[Corpus | None, Data | None]:
+    """The text and the images that a configuration names, as far as it names any."""
+    corpus = load_corpus(config.corpus) if isinstance(config, TrainingConfig) else None
+    if not isinstance(config, ImagesConfig):
+        return corpus, None
+    return corpus, load_images(config.dataset, cache=Path(config.cache))
+
+
+def _check_same(figure: str, parts: Mapping[str, str]) -> None:
+    """Raises in all processes unless they would compute the same of the same figure."""
+    mine = {"figure": figure, **parts}
+    its = from_first(lambda: mine)
+
+    def compare():
+        if others := [name for name, value in mine.items() if its[name] != value]:
+            raise Failed(
+                f"process {jax.process_index()} has another {' and another '.join(others)} than "
+                "process 0: give all processes the same command, code, packages and data"
+            )
+
+    together(compare)
 
 
 @contextlib.contextmanager
@@ -258,10 +296,6 @@ def draw(where: Place, dataset: xr.Dataset) -> list[Path]:
         for stale in set(where.folder.glob(f"*.{kind}")) - set(paths):
             stale.unlink(missing_ok=True)
     return paths
-
-
-def _images(config: ImagesConfig) -> Data:
-    return load_images(config.dataset, cache=Path(config.cache))
 
 
 def _finished(where: Place, key: str, parts: Mapping[str, str]) -> xr.Dataset | None:

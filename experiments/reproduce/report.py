@@ -302,7 +302,7 @@ def _draw(where: Place, dataset: xr.Dataset) -> None:
 
 
 def _is_drawn(where: Place) -> bool:
-    """Whether there are images, none older than the dataset: `merge` brings it without."""
+    """Whether there are images, none older than the dataset, which may be a copy from elsewhere."""
     images = [path.stat().st_mtime_ns for path in where.folder.glob("*.png")]
     return bool(images) and min(images) >= where.dataset.stat().st_mtime_ns
 

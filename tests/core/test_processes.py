@@ -1,5 +1,7 @@
 """core/processes.py: processes fail together, and those that are not found are named."""
 
+import re
+
 import jax
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from experiments.core import processes
 from experiments.core.errors import ConfigError
 from experiments.core.errors import Failed
 from experiments.core.processes import start_processes, together
+from tests.several import start
 
 
 def fail():
@@ -54,3 +57,43 @@ def test_processes_that_are_not_found_are_a_sentence(number, monkeypatch):
     monkeypatch.setenv("JAX_NUM_PROCESSES", number)
     with pytest.raises(ConfigError, match=r"do not find each other .* --coordinator"):
         start_processes("127.0.0.1:1", None, 0)
+
+
+# Of two processes; the second one fails alone in the end.
+PROGRAM = """
+import sys
+from pathlib import Path
+import jax, numpy as np
+from experiments.core import processes
+from experiments.core.errors import Failed
+from experiments.core.processes import from_first, in_turn, is_first, joined
+
+processes.LEAVING_SECONDS = 1.0
+file, _, address, _, num, _, index = sys.argv[1:]
+file, index = Path(file), int(index)
+
+def fail():
+    raise OSError("no disk")
+
+with joined(False, address, int(num), index):
+    print(from_first(lambda: {"process": index, "array": np.arange(1000)})["array"].sum())
+    print(in_turn(lambda: file.read_text() if file.exists() else file.write_text("by the first")))
+    try:
+        from_first(fail)
+    except (OSError, Failed) as error:
+        print(error)
+    if not is_first():
+        raise KeyError("alone")
+    from_first(lambda: None)
+"""
+
+
+def test_processes_speak_and_one_that_fails_alone_ends_the_other(tmp_path):
+    program = ("-c", PROGRAM, str(tmp_path / "file"))
+    (code, said, why), (other_code, other_said, other_why) = start(program, program)
+    failed = "process 0 of this run has failed; it says why"
+    assert re.sub(r"\[Gloo\].*\n", "", said) == "499500\n12\nno disk\n"
+    assert re.sub(r"\[Gloo\].*\n", "", other_said) == f"499500\nby the first\n{failed}\n"
+    assert (code, other_code) == (1, 1)
+    assert "Failed: another process of this run has ended" in why
+    assert "KeyError: 'alone'" in other_why

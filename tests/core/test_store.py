@@ -110,7 +110,7 @@ def test_chunks_come_back_and_others_are_left_alone(tmp_path):
     assert mine.load("kadam", 0) is None
     assert mine.count() == 1
     mine.clear()
-    assert files(tmp_path) == ["chunks/b/adam-000000.npz", "chunks/b/identity.json"]
+    assert files(tmp_path) == ["chunks/b/adam-000000.npz"]
     other.clear()
     assert not (tmp_path / "chunks").exists()
 

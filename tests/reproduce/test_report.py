@@ -249,18 +249,18 @@ def test_what_is_committed_is_shown_where_nothing_was_run(plane, tmp_path, monke
     )
 
 
-def test_a_dataset_that_was_merged_is_drawn_for_the_page(plane, tmp_path):
-    own, merged = (place(folder, PLANE, "smoke") for folder in (plane[0], tmp_path))
-    merged.folder.mkdir(parents=True)
+def test_a_dataset_that_was_copied_here_is_drawn_for_the_page(plane, tmp_path):
+    own, copied = (place(folder, PLANE, "smoke") for folder in (plane[0], tmp_path))
+    copied.folder.mkdir(parents=True)
     image = "stability_plane.png"
-    (merged.folder / image).write_bytes(b"of an older dataset")
-    os.utime(merged.folder / image, (0, 0))
-    shutil.copy(own.dataset, merged.dataset)
+    (copied.folder / image).write_bytes(b"of an older dataset")
+    os.utime(copied.folder / image, (0, 0))
+    shutil.copy(own.dataset, copied.dataset)
     write_report(tmp_path, FIGURES, "smoke")
-    assert (merged.folder / image).read_bytes() == (own.folder / image).read_bytes()
-    drawn = (merged.folder / image).stat().st_mtime_ns
+    assert (copied.folder / image).read_bytes() == (own.folder / image).read_bytes()
+    drawn = (copied.folder / image).stat().st_mtime_ns
     write_report(tmp_path, FIGURES, "smoke")
-    assert (merged.folder / image).stat().st_mtime_ns == drawn
+    assert (copied.folder / image).stat().st_mtime_ns == drawn
 
 
 def test_a_results_folder_lists_what_lies_in_it(plane):

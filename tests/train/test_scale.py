@@ -1,10 +1,6 @@
 """Meshes of members x data, sharded parameters and several processes give one device's numbers."""
 
 import json
-import os
-import socket
-import subprocess
-import sys
 from functools import cache
 
 import jax
@@ -23,6 +19,7 @@ from experiments.training.meshes import (
     state_shardings,
 )
 from experiments.training.train import member_programs
+from tests.several import start
 from tests.training.toy import toy_task
 
 SWEEP = ["learning_rate=1e-3,3e-3", "seed=0,1,2,3"]
@@ -133,30 +130,9 @@ TEXT = (
 
 
 def test_two_processes_give_the_losses_of_one(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    flags = os.environ["XLA_FLAGS"].replace("device_count=8", "device_count=1")
-    environment = {**os.environ, "XLA_FLAGS": flags, "GLIBC_TUNABLES": ""}
-    together = (
-        *("--output", str(tmp_path / "two"), "--devices", "1", "--set", "mesh.members=1"),
-        *("--coordinator", f"127.0.0.1:{port}", "--num-processes", "2"),
-    )
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "experiments", *TEXT, *together, "--process-id", str(number)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        for number in range(2)
-    ]
-    try:
-        outputs = [process.communicate(timeout=180) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0, 0], outputs
+    together = ("--output", str(tmp_path / "two"), "--devices", "1", "--set", "mesh.members=1")
+    outputs = start(*[("-m", "experiments", *TEXT, *together)] * 2)
+    assert [code for code, *_ in outputs] == [0, 0], outputs
     assert cli.main([*TEXT, "--output", str(tmp_path / "one"), "--devices", "1"]) == 0
     ours, theirs = (
         [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]

@@ -1,0 +1,35 @@
+"""A figure on several processes: the bits of one process, and one alone writes."""
+
+import signal
+
+import jax
+
+from experiments.core.store import read_dataset
+from experiments.reproduce.pipeline import place, run_figure
+from experiments.reproduce.reissue import differences
+from tests.reproduce.toy_figure import FIGURE, PRESETS
+from tests.several import start
+
+TOY = ("-m", "tests.reproduce.toy_figure")
+
+
+def test_a_terminated_figure_goes_on_in_two_processes_to_the_bits_of_one(tmp_path):
+    one, two, unused = (place(tmp_path / name, FIGURE, "smoke") for name in ("1", "2", "unused"))
+    options = ("--preset", "smoke", "--devices", "2", "--results")
+    folders = [(*options, str(tmp_path / name)) for name in ("2", "unused")]
+    first, second = start(*((*TOY, "die", "run", "toy", *folder) for folder in folders))
+    assert (first[0], second[0] != 0) == (-signal.SIGTERM, True), (first, second)
+    assert [path.name for path in two.folder.glob("chunks/*/*")] == ["main-000000.npz"]
+
+    first, second = start(*((*TOY, "reproduce", *folder) for folder in folders))
+    assert (first[0], second[0]) == (0, 0), (first, second)
+    assert "main: 1 finished chunks found" in first[2]
+    assert first[1].endswith("report-smoke.html\n")
+    assert ("toy" in second[1], "toy" in second[2]) == (False, False), second
+    assert not unused.folder.exists()
+
+    run_figure(one, PRESETS["smoke"], jax.devices()[:4])
+    assert differences(read_dataset(one.dataset), read_dataset(two.dataset)) == []
+    assert {path.name for path in one.folder.iterdir()} == {
+        path.name for path in two.folder.iterdir()
+    }

@@ -324,8 +324,8 @@ def _devices(wanted: str) -> "list[jax.Device]":
     counts = sorted({*map(len, by_process.values())})
     if len(counts) > 1:
         raise ConfigError(
-            f"--devices {wanted}: processes have {counts} devices, but each must have as many; "
-            "on CPUs --devices gives them"
+            f"--devices {wanted}: processes have {counts} devices, and all must have the same "
+            "number; on CPUs --devices N gives each one N"
         )
     number = counts[0] if wanted == "auto" else int(wanted)
     if number > counts[0]:

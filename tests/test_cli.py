@@ -9,7 +9,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import jax
 import matplotlib
 import numpy as np
 import pytest
@@ -466,6 +468,21 @@ def test_integers_beyond_jaxs_sizes_are_refused_with_the_fields_name(tmp_path, c
                         override(smoke, [f"{field}={size}"])
                     said = f"{error.value} {capsys.readouterr().err}"
                     assert field.rpartition(".")[2] in _unboxed(said).replace("-", "_")
+
+
+def test_devices_are_counted_in_each_process(monkeypatch):
+    def devices(*owners):
+        monkeypatch.setattr(
+            jax, "devices", lambda: [SimpleNamespace(process_index=i) for i in owners]
+        )
+        return lambda wanted: [device.process_index for device in cli._devices(wanted)]
+
+    of = devices(0, 0, 1, 1)
+    assert (of("auto"), of("1")) == ([0, 0, 1, 1], [0, 1])
+    with pytest.raises(ConfigError, match="--devices 3: there are 2"):
+        of("3")
+    with pytest.raises(ConfigError, match=r"processes have \[1, 2\] devices"):
+        devices(0, 1, 1)("auto")
 
 
 def test_two_runs_of_one_figure_do_not_meet(run, fake, tmp_path):

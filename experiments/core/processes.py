@@ -12,15 +12,14 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from experiments.core.errors import ConfigError
-from experiments.core.errors import Failed
+from experiments.core.errors import ConfigError, Failed
 
 T = TypeVar("T")
 
 LEAVING_SECONDS = 10.0
 """How long a process that has failed waits for the others, which may have failed with it."""
-LEFT_SECONDS = 1.0
-"""The same of one that others have left: until it has said so."""
+LOST_SECONDS = 1.0
+"""The same where another has ended already: time to say so."""
 LOST = ("Gloo", "NCCL", "Connection closed by peer")
 """In the messages of collective operations that another process no longer takes part in."""
 LENGTH_BYTES = 8
@@ -33,7 +32,7 @@ def joined(
     """Makes this process one of several in the block, if any of the arguments says so.
 
     What fails in `together`, `from_first` or `in_turn` ends all of them with a sentence. A process
-    that fails elsewhere ends a little later, and the others as soon as they miss it.
+    that fails elsewhere exits after `LEAVING_SECONDS`, and the others when they notice.
 
     Args:
       distributed: Whether there are others.
@@ -50,15 +49,16 @@ def joined(
     try:
         yield
     except BaseException as error:
-        # JAX lets a process end when all of them do, and those that need this one would not.
-        left = isinstance(error, RuntimeError | ValueError) and any(w in str(error) for w in LOST)
-        timer = threading.Timer(LEFT_SECONDS if left else LEAVING_SECONDS, os._exit, [1])
+        # When a process exits, JAX waits for all to do so; those that need this one never would.
+        lost = isinstance(error, RuntimeError | ValueError) and any(w in str(error) for w in LOST)
+        timer = threading.Timer(LOST_SECONDS if lost else LEAVING_SECONDS, os._exit, [1])
         timer.daemon = True
         timer.start()
-        if left:
+        if lost:
             first_line = str(error).partition("\n")[0]
             raise Failed(
-                f"another process of this run has ended, it may say why ({first_line})"
+                f"another process of this run has ended before its end ({first_line}); what that "
+                "process has printed may say why"
             ) from error
         raise
 

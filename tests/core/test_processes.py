@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from experiments.core import processes
-from experiments.core.errors import ConfigError
-from experiments.core.errors import Failed
+from experiments.core.errors import ConfigError, Failed
 from experiments.core.processes import start_processes, together
 from tests.several import start
 

@@ -75,8 +75,10 @@ def start_processes(coordinator: str | None, num: int | None, index: int | None)
       ConfigError: If the three are not known or make no sense, or the processes don't find each
         other.
     """
-    if coordinator is not None and not re.fullmatch(r".+:\d+", coordinator):
-        raise ConfigError(f"--coordinator {coordinator}: give HOST:PORT")
+    if coordinator is not None:
+        found = re.fullmatch(r".+:(\d{1,5})", coordinator, re.ASCII)
+        if not (found and 0 < int(found[1]) < 2**16):
+            raise ConfigError(f"--coordinator {coordinator}: give HOST:PORT, PORT from 1 to 65535")
     flags = {"coordinator_address": coordinator, "num_processes": num, "process_id": index}
     given: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
     jax.config.update("jax_enable_preemption_service", False)  # it keeps SIGTERM to itself
@@ -84,6 +86,8 @@ def start_processes(coordinator: str | None, num: int | None, index: int | None)
         for name in ("num_processes", "process_id"):  # the address JAX reads itself
             if name not in given and (value := os.environ.get(f"JAX_{name.upper()}")):
                 given[name] = int(value)
+            if not 0 <= given.get(name, 0) < 2**31:  # JAX would raise a TypeError
+                raise ValueError(f"{name}={given[name]} must be at least 0 and below 2^31")
         jax.distributed.initialize(**given)
     except (RuntimeError, ValueError) as error:
         raise ConfigError(

@@ -45,13 +45,15 @@ def test_a_single_process_waits_for_nobody():
         together(fail)
 
 
-@pytest.mark.parametrize("address", ["host", "host:", ":1", "host:port"])
+@pytest.mark.parametrize(
+    "address", ["host", "host:", ":1", "host:port", "host:0", "host:65536", "host:٣"]
+)
 def test_an_address_without_host_or_port_is_refused(address):
     with pytest.raises(ConfigError, match=f"--coordinator {address}: give HOST:PORT"):
         start_processes(address, 1, 0)
 
 
-@pytest.mark.parametrize("number", ["two", "", "-1"])
+@pytest.mark.parametrize("number", ["two", "", "-1", "2147483648"])
 def test_processes_that_are_not_found_are_a_sentence(number, monkeypatch):
     monkeypatch.setenv("JAX_NUM_PROCESSES", number)
     with pytest.raises(ConfigError, match=r"do not find each other .* --coordinator"):

@@ -242,8 +242,8 @@ def _check_same(figure: str, parts: Mapping[str, str]) -> None:
     def compare():
         if others := [name for name, value in mine.items() if its[name] != value]:
             raise Failed(
-                f"process {jax.process_index()} has another {' and another '.join(others)} than "
-                "process 0: give all processes the same command, code, packages and data"
+                f"process {jax.process_index()} differs from process 0 in {' and '.join(others)}; "
+                "give all processes the same command, code, packages and data"
             )
 
     together(compare)

@@ -3,8 +3,11 @@
 import signal
 
 import jax
+import pytest
 
+from experiments.core.errors import Failed
 from experiments.core.store import read_dataset
+from experiments.reproduce import pipeline
 from experiments.reproduce.pipeline import place, run_figure
 from experiments.reproduce.reissue import differences
 from tests.reproduce.toy_figure import FIGURE, PRESETS
@@ -33,3 +36,13 @@ def test_a_terminated_figure_goes_on_in_two_processes_to_the_bits_of_one(tmp_pat
     assert {path.name for path in one.folder.iterdir()} == {
         path.name for path in two.folder.iterdir()
     }
+
+
+def test_processes_that_would_compute_different_things_are_refused(monkeypatch):
+    first = {"figure": "toy", "code": "a", "versions": "b"}
+    monkeypatch.setattr(pipeline, "from_first", lambda act: first)
+    pipeline._check_same("toy", {"code": "a", "versions": "b"})
+    with pytest.raises(Failed, match="differs from process 0 in code and versions; give all"):
+        pipeline._check_same("toy", {"code": "b", "versions": "a"})
+    with pytest.raises(Failed, match="in figure"):
+        pipeline._check_same("max_update", {"code": "a", "versions": "b"})

@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jax
-import numpy as np
 import orbax.checkpoint as ocp
-from jax.experimental import multihost_utils
 
 from experiments.core.errors import ConfigError, DamagedFile, Failed, say
 from experiments.core.folders import make_folder
+from experiments.core.processes import from_first, is_first
 from experiments.train.checkpoint_contents import (
     as_json,
     differences,
@@ -180,7 +179,7 @@ class Checkpoints:
         """
         scores = self._scores | {step: {name: float(value) for name, value in metrics.items()}}
         self._scores = {step: scores[step] for step in self._manager.all_steps() if step in scores}
-        if jax.process_index() == 0:
+        if is_first():
             with self._written():
                 write_scores(self._folder, self._scores)
 
@@ -260,7 +259,7 @@ class Checkpoints:
         try:
             yield
         except (OSError, ValueError, RuntimeError) as error:
-            if jax.process_index() == 0:
+            if is_first():
                 remove_unfinished(self._folder)
             gc.collect()  # tasks that nobody has waited for say so now, and are not listened to
             self._manager.reload()  # it has forgotten those that the lost one was to replace
@@ -292,19 +291,19 @@ class Checkpoints:
 
     def _first_whole(self, candidates: Sequence[int]) -> int:
         """The first of these steps whose files are those that were written, on all processes."""
-        whole = -1
-        if jax.process_index() == 0:
+
+        def find() -> int | None:
             for step in candidates:
                 damage = damaged_file(self._folder / str(step))
                 if damage is None:
-                    whole = step
-                    break
+                    return step
                 say(f"the checkpoint {self._folder / str(step)} is damaged: {damage}")
-        if jax.process_count() > 1:
-            whole = int(multihost_utils.broadcast_one_to_all(np.int32(whole)))
-        for step in candidates[: candidates.index(whole) if whole >= 0 else None]:
+            return None
+
+        whole = from_first(find)
+        for step in candidates[: None if whole is None else candidates.index(whole)]:
             self._scores.pop(step, None)  # a damaged one is not kept as the best
-        if whole < 0:
+        if whole is None:
             tried = ", ".join(map(str, candidates))
             raise DamagedFile(
                 f"{self._folder} has no whole checkpoint, steps tried: {tried}; start anew"

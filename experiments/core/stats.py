@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -33,7 +34,7 @@ class Estimate:
 
     @classmethod
     def of(cls, ends: ArrayLike, n: int) -> "Estimate":
-        """The estimate that an array over `end` holds, the other way round from `ends`."""
+        """The estimate that an array over `end` holds, the other way round from `number`."""
         return cls(*np.asarray(ends, float).tolist(), n)
 
     @property
@@ -306,6 +307,20 @@ def _over_seeds(statistics: Statistics, estimate: Callable, how: str) -> dict[st
     }
 
 
-def number(estimate: Estimate, long_name: str, units: str) -> xr.DataArray:
-    """An estimate as a labelled variable over the coordinate `end`."""
-    return named(xr.DataArray(estimate.ends, {"end": list(ENDS)}, ("end",)), long_name, units)
+def number(
+    estimates: Estimate | Sequence[Any], long_name: str, units: str = "1", dims: Sequence[str] = ()
+) -> xr.DataArray:
+    """Estimates as a labelled variable over `dims` and the coordinate `end`.
+
+    Args:
+      estimates: One, or as deeply nested sequences as there are `dims`.
+      long_name: What they are.
+      units: Their units.
+      dims: Other dimensions.
+
+    >>> number([mean([1.0, 1.0]), mean([2.0, 2.0])], "gain", dims=["arm"]).values.tolist()
+    [[1.0, 1.0, 1.0], [2.0, 2.0, 2.0]]
+    """
+    nested = np.array(estimates, object)
+    ends = np.array([estimate.ends for estimate in nested.ravel()]).reshape(*nested.shape, 3)
+    return named(xr.DataArray(ends, {"end": list(ENDS)}, (*dims, "end")), long_name, units)

@@ -138,13 +138,14 @@ def labelled(
 
     Args:
       dataset: Any.
-      labels: long_name and units by name, of those that have none and are not in `COORDINATES`.
+      labels: long_name and units by name, of those that are not labelled where they are made and
+        not in `COORDINATES`.
 
     Raises:
       KeyError: If a name has no label.
     """
     for name, variable in dataset.variables.items():
-        if "long_name" not in variable.attrs:
+        if name in labels or "long_name" not in variable.attrs:  # which arithmetic hands on
             label = labels[str(name)] if name in labels else COORDINATES[str(name)]
             dataset[name].attrs = dict(zip(("long_name", "units"), label, strict=True))
     return dataset

@@ -24,6 +24,8 @@ from experiments.core.store import (
     ChunkStore,
     DamagedFile,
     atomic,
+    labelled,
+    named,
     read_dataset,
     versions,
     write_checked,
@@ -335,3 +337,11 @@ def test_shortfalls_name_what_is_too_small():
     minimum = {"num_steps": 400, "model.width": 64}
     assert shortfalls(TrainingConfig(), minimum) == ()
     assert shortfalls(TrainingConfig(num_steps=20), minimum) == ("num_steps=20 < 400",)
+
+
+def test_a_label_by_name_replaces_the_one_that_arithmetic_handed_on():
+    data = xr.Dataset({"x": named(("step", [1.0]), "what is measured", "nat")}, {"step": [0]})
+    data["y"] = data.x - 1.0
+    found = labelled(data, {"y": ("what is left", "1")})
+    assert (found.x.long_name, found.y.long_name) == ("what is measured", "what is left")
+    assert found.step.units == "step"

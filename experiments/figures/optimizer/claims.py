@@ -58,8 +58,7 @@ def difference(*pairs: tuple[Side, Side]) -> Estimate:
     if not pairs:
         return NOTHING
     differences = [first.values - second.values for first, second in pairs]
-    ends = crossed_interval(sum(differences) / len(pairs))
-    return Estimate.of(ends, pairs[0][0].values.sizes["seed"]).opened(
+    return crossed_interval(sum(differences) / len(pairs)).opened(
         lower=any(first.may_be_lower for first, _ in pairs),
         higher=any(second.may_be_lower for _, second in pairs),
     )

@@ -16,8 +16,8 @@ import xarray as xr
 
 from experiments.core.config import ConfigError, check_ks, check_rising
 from experiments.core.run import Run
-from experiments.core.stats import ENDS, at_end, student
-from experiments.core.store import labelled
+from experiments.core.stats import Estimate, at_end, number, student
+from experiments.core.store import labelled, named
 from experiments.training.optimizers import Member, make_optimizer, strategy_decays
 from experiments.training.trials import Trial
 from experiments.training.tuning import trainer, tune
@@ -173,7 +173,7 @@ def _dataset(arrays: Mapping[str, np.ndarray], coords: Mapping[str, Any]) -> xr.
     return xr.Dataset({name: (dims[: x.ndim], x) for name, x in arrays.items()}, coords)
 
 
-def crossed_interval(values: xr.DataArray) -> np.ndarray:
+def crossed_interval(values: xr.DataArray) -> Estimate:
     """The mean over seeds and test examples with a 95% interval for other seeds and other examples.
 
     Every seed is measured on the same examples, so neither alone is what is uncertain: the squared
@@ -183,11 +183,10 @@ def crossed_interval(values: xr.DataArray) -> np.ndarray:
       values: Over `seed` and `example`.
 
     Returns:
-      Shape (3,) as `ENDS`, by Student's t with the seeds' degrees of freedom; all NaN if a value
-      is.
+      By Student's t with the seeds' degrees of freedom; all NaN if a value is.
 
-    >>> crossed_interval(xr.DataArray(np.ones((3, 4)), dims=("seed", "example"))).tolist()
-    [1.0, 1.0, 1.0]
+    >>> crossed_interval(xr.DataArray(np.ones((3, 4)), dims=("seed", "example")))
+    Estimate(value=1.0, low=1.0, high=1.0, n=3)
     """
     variance = sum(
         values.mean(other).var(ddof=1).item() / values.sizes[dim]
@@ -195,7 +194,7 @@ def crossed_interval(values: xr.DataArray) -> np.ndarray:
     )
     mean = values.astype(float).mean(skipna=False).item()
     half = student(values.sizes["seed"]) * np.sqrt(variance)
-    return mean + np.array([0, -half, half])
+    return Estimate.of(mean + np.array([0, -half, half]), values.sizes["seed"])
 
 
 def analyse(
@@ -215,25 +214,33 @@ def analyse(
     """
     strategies, ks = zip(*config.arms, strict=True)
     data = swept.drop_vars("test").assign(swept_test=swept.test.mean("example"), test=fresh.test)
-    data = data.assign_coords(
-        strategy=("arm", list(strategies)), k=("arm", np.array(ks)), end=list(ENDS)
-    )
+    data = data.assign_coords(strategy=("arm", list(strategies)), k=("arm", np.array(ks)))
     gains = -(data.test - data.test.sel(arm=ADAM, drop=True))
     data = data.assign(
         best_swept=data.swept_test.min(["weight_decay", "rate"]),
-        mean_test=(("arm", "end"), [crossed_interval(test) for test in data.test]),
-        gain=(("arm", "end"), [crossed_interval(gain) for gain in gains]),
+        mean_test=number(
+            [crossed_interval(test) for test in data.test],
+            f"{measure} on the test split, mean over fresh seeds",
+            units,
+            ["arm"],
+        ),
+        gain=number(
+            [crossed_interval(gain) for gain in gains],
+            f"{measure} of Adam less that of the arm, mean over fresh seeds",
+            units,
+            ["arm"],
+        ),
     )
     data["optimism"] = data.mean_test.sel(end="value", drop=True) - data.best_swept.min("decay")
     labels = {
         name: (text.format(measure=measure), units if unit is None else unit)
         for name, (text, unit) in LABELS.items()
     }
-    numbers = {"adam_test": ("end", data.mean_test.sel(arm=ADAM).values)}
-    labels["adam_test"] = (f"Adam's {measure}, mean over fresh seeds", units)
+    own = data.mean_test.sel(arm=ADAM, drop=True)
+    numbers = {"adam_test": named(own, f"Adam's {measure}, mean over fresh seeds", units)}
     for arm in data.arm.values[1:].tolist():
-        numbers[f"gain_{arm}"] = ("end", data.gain.sel(arm=arm).values)
-        labels[f"gain_{arm}"] = (f"{measure} of Adam less that of {arm}, fresh seeds", units)
+        what = f"{measure} of Adam less that of {arm}, fresh seeds"
+        numbers[f"gain_{arm}"] = named(data.gain.sel(arm=arm, drop=True), what, units)
     return labelled(data.assign(numbers), labels)
 
 
@@ -243,8 +250,6 @@ LABELS: Mapping[str, tuple[str, str | None]] = {
     "swept_test": ("{measure} on the test split, tuning seed", None),
     "best_swept": ("lowest {measure} on the test split over the sweep, one seed", None),
     "test": ("{measure} of a test example, fresh seeds", None),
-    "mean_test": ("{measure} on the test split, mean over fresh seeds", None),
-    "gain": ("{measure} of Adam less that of the arm, mean over fresh seeds", None),
     "optimism": ("mean over fresh seeds less the lowest over the sweep", None),
     "chosen_decay": ("way of decaying that is best on the validation split", "1"),
     "chosen_weight_decay": ("weight decay λ that is best on the validation split", "1"),

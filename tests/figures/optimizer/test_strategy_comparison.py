@@ -173,7 +173,7 @@ def test_intervals_cover_other_seeds_and_other_examples(scales):
             + of_example * random.normal(size=(1, 40))
             + of_both * random.normal(size=(5, 40))
         )
-        _, low, high = crossed_interval(xr.DataArray(values, dims=("seed", "example")))
+        _, low, high = crossed_interval(xr.DataArray(values, dims=("seed", "example"))).ends
         covered.append(low <= 0 <= high)
     assert np.mean(covered) > 0.92
 
@@ -181,7 +181,7 @@ def test_intervals_cover_other_seeds_and_other_examples(scales):
 def test_what_is_not_finite_has_no_interval():
     values = xr.DataArray(np.ones((3, 4)), dims=("seed", "example"))
     values[0, 0] = np.nan
-    assert np.isnan(crossed_interval(values)).all()
+    assert np.isnan(crossed_interval(values).ends).all()
 
 
 # Datasets and plots

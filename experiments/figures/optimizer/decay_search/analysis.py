@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from experiments.core.stats import ENDS, paired_mean, spearman
+from experiments.core.stats import number, paired_mean, spearman
 from experiments.core.store import labelled, named
 from experiments.figures.optimizer.decay_search.box import AXES, COORDINATES, KADAM, OUTER
 from experiments.figures.optimizer.decay_search.stages import SEARCHED
@@ -25,7 +25,6 @@ def analyse(config: Any, data: xr.Dataset) -> xr.Dataset:
       The figure's dataset; its `note` says whether the search found anything.
     """
     data = data.assign_coords(
-        end=list(ENDS),
         boundary=named(("boundary", list(BOUNDARIES)), "end of the box, or of its outer tenth"),
     )
     found = data.test.sel(arm=SEARCHED)
@@ -34,26 +33,24 @@ def analyse(config: Any, data: xr.Dataset) -> xr.Dataset:
     gains = -(data.test - data.test.sel(arm=ADAMW, drop=True))
     over_adamw = data.second_test.sel(optimizer=ADAMW) - data.second_test.sel(optimizer=KADAM)
     data = data.assign(
-        gain=named(
-            (("arm", "end"), [paired_mean(gain).ends for gain in gains]),
+        gain=number(
+            [paired_mean(gain) for gain in gains],
             "test loss of tuned AdamW less the arm's, mean over fresh seeds",
             LOSS,
+            ["arm"],
         ),
-        second_gain=named(
-            ("end", paired_mean(over_adamw).ends),
+        second_gain=number(
+            paired_mean(over_adamw),
             "test loss on images of AdamW less that of the 2-Adam found, mean over fresh seeds",
             "nat/image",
         ),
-        gain_over_strategies=named(
-            ("end", paired_mean(data.test.sel(arm=best) - found).ends),
+        gain_over_strategies=number(
+            paired_mean(data.test.sel(arm=best) - found),
             "test loss of the best strategy less that of the 2-Adam found, mean over fresh seeds",
             LOSS,
         ),
-        gain_over_inverse_exp=named(
-            (
-                "end",
-                paired_mean(data.test.sel(arm="inverse_exp") - data.test.sel(arm=best_known)).ends,
-            ),
+        gain_over_inverse_exp=number(
+            paired_mean(data.test.sel(arm="inverse_exp") - data.test.sel(arm=best_known)),
             "test loss of inverse exp less that of the best 2-Adam, found or by a strategy, mean "
             "over fresh seeds",
             LOSS,

@@ -13,7 +13,7 @@ import xarray as xr
 
 from experiments.core.config import ConfigError, check_ks, check_least, rises
 from experiments.core.run import Run
-from experiments.core.stats import ENDS, at_end, mean, number
+from experiments.core.stats import at_end, mean, number
 from experiments.core.store import labelled, named
 from experiments.figures.optimizer.noise_robustness.contrasts import (
     Condition,
@@ -141,10 +141,6 @@ def _chosen(rates: np.ndarray, losses: np.ndarray) -> np.ndarray:
     return np.apply_along_axis(partial(optimum, rates), -1, losses)
 
 
-def _mean(values: np.ndarray) -> np.ndarray:
-    return mean(values).ends
-
-
 def analyse(config: Config, validation: np.ndarray, test: np.ndarray) -> xr.Dataset:
     """The figure's dataset.
 
@@ -161,7 +157,6 @@ def analyse(config: Config, validation: np.ndarray, test: np.ndarray) -> xr.Data
     validation = np.where(np.isfinite(validation), validation, np.inf)
     place = validation.argmin(-1)
     batch, gradient_noise, label_noise = zip(*config.conditions, strict=True)
-    less_adams = test - test[:, :1]
     data = xr.Dataset(
         {
             "validation": named(
@@ -183,15 +178,17 @@ def analyse(config: Config, validation: np.ndarray, test: np.ndarray) -> xr.Data
                 "nat/token",
             ),
             "test": named(((*dims, "seed"), test), "test loss", "nat/token"),
-            "mean_test": named(
-                ((*dims, "end"), np.apply_along_axis(_mean, -1, test)),
+            "mean_test": number(
+                [list(map(mean, of_k)) for of_k in test],
                 "test loss, mean over fresh seeds",
                 "nat/token",
+                dims,
             ),
-            "excess": named(
-                ((*dims, "end"), np.apply_along_axis(_mean, -1, less_adams)),
+            "excess": number(
+                [list(map(mean, of_k)) for of_k in test - test[:, :1]],
                 "test loss less Adam's, mean over fresh seeds",
                 "nat/token",
+                dims,
             ),
         },
         {
@@ -211,7 +208,6 @@ def analyse(config: Config, validation: np.ndarray, test: np.ndarray) -> xr.Data
             "k": named(("k", np.array(config.ks)), "stages k"),
             "rate": named(("rate", config.learning_rates), "learning rate"),
             "seed": named(("seed", np.array(config.seeds)), "fresh seed"),
-            "end": list(ENDS),
         },
     )
     numbers = {}

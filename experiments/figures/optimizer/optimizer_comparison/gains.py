@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import xarray as xr
 
-from experiments.core.stats import ENDS, holm, mean, paired_mean, paired_p_value
+from experiments.core.stats import holm, mean, number, paired_mean, paired_p_value
 from experiments.core.store import labelled, named
 from experiments.training.optimizers import ADAMW
 from experiments.training.tuning import lowest
@@ -21,7 +21,7 @@ def analyse(data: xr.Dataset) -> xr.Dataset:
       With it what was picked and whether that is at an end of what was tried, means over fresh
       seeds, gains over AdamW, and Holm's p-values, those of the family of all gains.
     """
-    data = data.assign_coords(end=list(ENDS), axis=named(("axis", list(AXES)), "what is tuned"))
+    data = data.assign_coords(axis=named(("axis", list(AXES)), "what is tuned"))
     data["test"] = named(
         data.test.where(np.isfinite(data.test)),
         "test loss, fresh seeds; NaN where a run diverged",
@@ -48,12 +48,10 @@ def analyse(data: xr.Dataset) -> xr.Dataset:
             ("arm", _best_of_each(picked_loss, data.optimizer)),
             "whether tuning the optimizer ends with this arm",
         ),
-        mean_test=named(
-            (("arm", "end"), [mean(test).ends for test in data.test]),
-            "test loss, mean over fresh seeds",
-            NATS,
+        mean_test=number(
+            [mean(test) for test in data.test], "test loss, mean over fresh seeds", NATS, ["arm"]
         ),
-        gain=named((("arm", "end"), [paired_mean(gain).ends for gain in gains]), GAIN, NATS),
+        gain=number([paired_mean(gain) for gain in gains], GAIN, NATS, ["arm"]),
         p_value=named(
             ("arm", adjusted), "Holm-adjusted p-value of no gain, over all arms but AdamW"
         ),

@@ -7,10 +7,10 @@ import numpy as np
 import xarray as xr
 
 from experiments.core.stats import (
-    ENDS,
     best_on_other_seeds,
     geometric_mean,
     means_over_seeds,
+    number,
 )
 from experiments.core.store import labelled, named
 from experiments.figures.optimizer.rate_basins import basin, loss_at, optimum
@@ -42,7 +42,6 @@ def analyse(
             "switch": named(
                 ("switch", list(config.switches)), "strategy of 2-Adam that AdamW is switched to"
             ),
-            "end": list(ENDS),
         },
     )
     data = data.assign(_of_each_run(data, config.tolerance))
@@ -50,11 +49,10 @@ def analyse(
     data["ratio"] = named(
         data.optimum / data.optimum.sel(arm=ADAMW, drop=True), "best learning rate over AdamW's"
     )
-    for name in ("optimum", "ratio"):
-        data[f"mean_{name}"] = (
-            ("arm", "end"),
-            [geometric_mean(values).ends for values in data[name]],
-        )
+    for name, what in (("optimum", "rate"), ("ratio", "rate over AdamW's")):
+        means = [geometric_mean(values) for values in data[name]]
+        label = f"best learning {what}, geometric mean over seeds"
+        data[f"mean_{name}"] = number(means, label, dims=["arm"])
     for name, values in response.items():
         data[f"predicted_by_{name}"] = "switch", values[0] / values[1:]
     data = data.assign(_prices(data))
@@ -166,14 +164,12 @@ LABELS: Mapping[str, tuple[str, str]] = {
     "validation": ("loss on the validation split", "nat/token"),
     "test": ("loss on the test split", "nat/token"),
     "optimum": ("best learning rate, by a parabola through the lowest losses", "1"),
-    "mean_optimum": ("best learning rate, geometric mean over seeds", "1"),
     "lowest": ("lowest loss on the validation split", "nat/token"),
     "best_place": ("place of the rate with the lowest loss", "1"),
     "basin_low": ("lowest learning rate of the basin", "1"),
     "basin_high": ("highest learning rate of the basin", "1"),
     "width": ("width of the basin", "decades"),
     "open": ("whether the grid ends inside the basin", "1"),
-    "mean_ratio": ("best learning rate over AdamW's, geometric mean over seeds", "1"),
     "predicted_by_size": ("AdamW's size of updates on noise over 2-Adam's", "1"),
     "predicted_by_displacement": ("AdamW's displacement on noise over 2-Adam's", "1"),
     "price_at_adamws": ("test loss at AdamW's best rate, more than at its own", "nat/token"),

@@ -14,25 +14,25 @@ import xarray as xr
 
 from experiments.core.config import require
 from experiments.core.run import Run
+from experiments.core.stats import ENDS
 from experiments.core.store import labelled, named
 from experiments.figures.stability.max_updates import (
     FAST,
+    GIVEN,
     GROWING,
     JUST_BELOW,
     check_slopes,
     fitted_relation,
     growth_slopes,
     largest_ratio,
+    members_at,
     theory,
     train,
     trajectories,
 )
 from experiments.training.config import TrainingConfig
-from kadam_jax import grid, normal_curve, points
-from kadam_jax.members import Members
+from kadam_jax import normal_curve
 
-GIVEN = (0.9, 0.999)
-"""γ, β of the usual point, through which the normal curve goes."""
 LATE = (950, 1050)
 """The window around the paper's own n = 1000."""
 
@@ -94,19 +94,14 @@ def compute(config: Config, run: Run) -> xr.Dataset:
     """Two sweeps, the library's Adam with both ε and optax's with its float32 v; then `analyse`."""
     b1, b2 = config.points
     few_b1, few_b2, few = b1[config.contrast], b2[config.contrast], range(config.contrast_seeds)
-    main = (_group(b1, b2, config.eps, config.seeds), config.num_steps)
+    main = (members_at(b1, b2, config.eps, config.seeds), config.num_steps)
     same_eps, larger_eps = (
-        (_group(few_b1, few_b2, eps, few), config.contrast_steps)
+        (members_at(few_b1, few_b2, eps, few), config.contrast_steps)
         for eps in (config.eps, config.contrast_eps)
     )
     trained, *contrasts = train(run, "stored_rms", config, [main, same_eps, larger_eps])
     contrasts += train(run, "float32_v", config, [same_eps], optax.scale_by_adam)
     return analyse(config, trained, *(contrast["max_update"] for contrast in contrasts))
-
-
-def _group(b1: np.ndarray, b2: np.ndarray, eps: float, seeds: range) -> Members:
-    eps = np.full(len(b1), eps, np.float32)
-    return grid(point=points(b1=b1, b2=b2, eps=eps), seed=seeds)
 
 
 def analyse(
@@ -204,7 +199,7 @@ def analyse(
             "quantity": named(
                 ("quantity", ["coefficient", "intercept"]), "coefficient (1) or intercept (1/step)"
             ),
-            "end": ["value", "low", "high"],
+            "end": list(ENDS),
             "contrast": named(("contrast", contrast), "place of a contrast among the points"),
             "contrast_seed": named(("contrast_seed", np.arange(config.contrast_seeds)), "seed"),
             "contrast_step": named(

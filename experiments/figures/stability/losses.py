@@ -25,8 +25,6 @@ from experiments.training.tasks import Task, language_task
 from experiments.training.train import train_member
 from kadam_jax import grid, points
 
-GIVEN = (0.9, 0.999)
-"""γ, β of the usual point."""
 HORIZONS = {"early": "first third", "whole": "whole run"}
 """The paper's 1000 of 3000 steps, and all of them."""
 

@@ -22,7 +22,9 @@ from experiments.training.tasks import Task, language_task
 from experiments.training.train import train_member
 from kadam_jax import (
     exact_max_update_bound,
+    grid,
     max_update_bound,
+    points,
     record_dead_gradients,
     record_max_update,
     scale_by_kadam,
@@ -30,6 +32,8 @@ from kadam_jax import (
 )
 from kadam_jax.members import Members
 
+GIVEN = (0.9, 0.999)
+"""γ, β of the usual point, through which normal curves go."""
 GROWING, FAST, JUST_BELOW = -0.0196, -0.029, -0.01
 """C up to which updates must have grown tenfold; up to which slopes must be within a tenth of the
 exact rate; from which (and below 0) growth would be "almost immediate"."""
@@ -63,6 +67,11 @@ def check_slopes(config: Any) -> None:
 def stored_rms(b1: ArrayLike, b2: ArrayLike, eps: ArrayLike) -> optax.GradientTransformation:
     """Adam as this library has it: k = 1, the decays taken verbatim."""
     return scale_by_kadam(1, (b1,), (b2,), eps)
+
+
+def members_at(b1: np.ndarray, b2: np.ndarray, eps: float, seeds: Sequence[int]) -> Members:
+    """Every point with every seed, at one ε."""
+    return grid(point=points(b1=b1, b2=b2, eps=np.full(len(b1), eps, np.float32)), seed=seeds)
 
 
 def recorder(

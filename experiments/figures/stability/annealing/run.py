@@ -18,9 +18,10 @@ from experiments.core.config import require, rises
 from experiments.core.run import Run
 from experiments.core.stats import means_over_seeds
 from experiments.core.store import labelled, named
-from experiments.figures.stability.losses import GIVEN, GeneralisationConfig, losses, losses_member
+from experiments.figures.stability.losses import GeneralisationConfig, losses, losses_member
 from experiments.figures.stability.max_updates import (
     BOUNDS,
+    GIVEN,
     GROWING,
     RECORDED,
     check_slopes,

@@ -15,17 +15,17 @@ from experiments.core.run import Run
 from experiments.core.stats import means_over_seeds
 from experiments.core.store import labelled, named
 from experiments.figures.stability.max_updates import (
+    GIVEN,
     largest_ratio,
     log_bias_correction,
+    members_at,
     theory,
     train,
     trajectories,
 )
 from experiments.training.config import TrainingConfig
-from kadam_jax import exact_max_update_bound, grid, level_curve, normal_curve, points
+from kadam_jax import exact_max_update_bound, level_curve, normal_curve
 
-GIVEN = (0.9, 0.999)
-"""γ, β of the usual point, through which the normal curve goes."""
 CURVES = ("B₀", "B₊")
 SETTLED = 100
 """n from which growth on B₀ is judged: by far more steps than any of its points remembers."""
@@ -78,8 +78,7 @@ def _inside(num: int) -> tuple[np.ndarray, np.ndarray]:
 def compute(config: Config, run: Run) -> xr.Dataset:
     """One sweep over the points of both curves; then `analyse`."""
     b1, b2 = config.points
-    eps = np.full(len(b1), config.eps, np.float32)
-    members = grid(point=points(b1=b1, b2=b2, eps=eps), seed=config.seeds)
+    members = members_at(b1, b2, config.eps, config.seeds)
     (trained,) = train(run, "training", config, [(members, config.num_steps)])
     return analyse(config, trained["max_update"], trained["loss"])
 

@@ -21,13 +21,14 @@ from experiments.figures.stability.max_updates import (
     growth_slopes,
     largest_ratio,
     log_bias_correction,
+    members_at,
     stored_rms,
     theory,
     train,
     trajectories,
 )
 from experiments.training.config import TrainingConfig
-from kadam_jax import grid, points, worst_case_gradients
+from kadam_jax import worst_case_gradients
 
 BOTH_UNSTABLE, BOTH_STABLE = "both unstable", "both stable"
 
@@ -66,8 +67,7 @@ class Config(TrainingConfig):
 def compute(config: Config, run: Run) -> xr.Dataset:
     """One sweep of real training, then worst cases of every length in float64."""
     b1, b2 = np.array(config.points, np.float32).T
-    eps = np.full(len(b1), config.eps, np.float32)
-    members = grid(point=points(b1=b1, b2=b2, eps=eps), seed=config.seeds)
+    members = members_at(b1, b2, config.eps, config.seeds)
     (trained,) = train(run, "training", config, [(members, config.num_steps)])
     num_steps, longest = config.num_steps, config.worst_case_steps
     predicted = theory(b1, b2, max(num_steps, longest))

@@ -23,6 +23,7 @@ from experiments.figures.stability.kadam_stability.worst_cases import (
     last_stage_bounds,
 )
 from experiments.figures.stability.max_updates import (
+    GIVEN,
     GROWING,
     growth_slopes,
     largest_ratio,
@@ -34,8 +35,6 @@ from experiments.training.tasks import Task, language_task
 from experiments.training.train import train_member
 from kadam_jax import grid, normal_curve, points, record_max_update, scale_by_adaptive_normalization
 
-GIVEN = (0.9, 0.999)
-"""γ, β of the usual point, through which the normal curve goes."""
 STAGES = (1, 2, 3)
 
 MemberFunction = Callable[[Mapping[str, jax.Array]], dict[str, jax.Array]]

@@ -12,12 +12,12 @@ import xarray as xr
 from experiments.core.run import Run
 from experiments.core.store import labelled, named
 from experiments.figures.stability.losses import (
-    GIVEN,
     HORIZONS,
     GeneralisationConfig,
     losses,
     train,
 )
+from experiments.figures.stability.max_updates import GIVEN
 from experiments.figures.stability.point_statistics import (
     excess_over_best_other,
     optimum,

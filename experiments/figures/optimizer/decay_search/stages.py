@@ -59,9 +59,8 @@ def trainers(
 
 
 def candidates(settings: np.ndarray) -> Candidates:
-    """Columns (...) of settings (..., num_axes), the axes those of AdamW or of 2-Adam."""
-    (axes,) = (axes for axes in AXES.values() if len(axes) == settings.shape[-1])
-    columns = dict(zip(axes, np.moveaxis(settings, -1, 0), strict=True))
+    """Columns (...) of settings (..., num_coordinates)."""
+    columns = dict(zip(COORDINATES, np.moveaxis(settings, -1, 0), strict=True))
     columns["learning_rate"] = columns.pop("rate")
     return columns | {"b1": columns["b1_1"], "b2": columns["b2_1"]}  # as one stage calls them
 
@@ -99,8 +98,11 @@ def search(config: Any, trains: Trains, name: str) -> xr.Dataset:
     """
     axes, train = AXES[name], trains[name]
 
+    def settings_of(cube):
+        return with_all_coordinates(config.box.settings(cube, axes), axes)
+
     def validate(stage, cube):
-        tried = candidates(config.box.settings(cube, axes))
+        tried = candidates(settings_of(cube))
         return train(stage, tried, config.tuning_seeds[:1])["validation"][:, 0]
 
     cube = sobol(config.num_searched, len(axes), config.sobol_seed)
@@ -111,7 +113,7 @@ def search(config: Any, trains: Trains, name: str) -> xr.Dataset:
     validation = np.append(validation, validate("refined", refined))
     cube = np.concatenate([cube, refined])
 
-    settings = config.box.settings(cube, axes)
+    settings = settings_of(cube)
     first = {"validation": validation[None, :, None]}
     tried = candidates(settings[None])
     tuned = tune(wide(train, "searched"), tried, config.tuning_seeds, config.num_finalists, first)
@@ -119,7 +121,7 @@ def search(config: Any, trains: Trains, name: str) -> xr.Dataset:
     edges = dict(zip(axes, at_edge(cube[chosen][None], axes)[0], strict=True))
     return xr.Dataset(
         {
-            "setting": (("member", "coordinate"), with_all_coordinates(settings, axes)),
+            "setting": (("member", "coordinate"), settings),
             "validation": ("member", validation),
             "finalist_member": ("finalist", tuned.places[0]),
             "finalist_validation": (("finalist", "tuning_seed"), tuned.losses[0].astype(float)),
@@ -162,9 +164,8 @@ def tune_strategies(config: Any, trains: Trains) -> xr.Dataset:
       The sweep over `strategy` and `strategy_rate`, and what was chosen of it over `strategy`.
     """
     rates = np.array(config.strategy_rates) * config.learning_rate
-    settings = np.array(
-        [[_of_strategy(strategy, rate) for rate in rates] for strategy in STRATEGIES]
-    )
+    decays = [strategy_decays(2, strategy) for strategy in STRATEGIES]
+    settings = np.array([[[*of.values(), *of.values(), rate] for rate in rates] for of in decays])
     tuned = tune(
         wide(trains[KADAM], "strategies"), candidates(settings), config.tuning_seeds, FEW_RATES
     )
@@ -190,11 +191,6 @@ def tune_strategies(config: Any, trains: Trains) -> xr.Dataset:
     )
 
 
-def _of_strategy(strategy: str, rate: float) -> tuple[float, ...]:
-    decays = strategy_decays(2, strategy)
-    return decays["b1"], decays["b2"], decays["b1"], decays["b2"], rate
-
-
 def compare(
     config: Any, trains: Trains, searched: xr.Dataset, strategies: xr.Dataset
 ) -> xr.Dataset:
@@ -213,19 +209,15 @@ def compare(
     """
     best = searched.isel(member=searched.chosen)
     settings = np.concatenate([best.setting, strategies.strategy_setting])
-    one_stage = [COORDINATES.index(axis) for axis in AXES[ADAMW]]
     compared = {
         SEARCHED,
         "inverse_exp",
         strategies.strategy.values[lowest(strategies.strategy_mean)],
     }
-    is_compared = np.isin(ARMS, list(compared))
     test = np.full((len(ARMS), config.num_seeds), np.nan)
-    for name, arms, tried in (
-        (ADAMW, slice(1), settings[:1, one_stage]),
-        (KADAM, is_compared, settings[is_compared]),
-    ):
-        test[arms] = trains[name]("fresh", candidates(tried), config.seeds)["test"]
+    for name, arms in ((ADAMW, {ADAMW}), (KADAM, compared)):
+        ours = np.isin(ARMS, list(arms))
+        test[ours] = trains[name]("fresh", candidates(settings[ours]), config.seeds)["test"]
     means = searched.finalist_validation.mean("tuning_seed", skipna=False)
     means = means.where(np.isfinite(means)).min("finalist")
     edges = searched.coordinate_at_edge.sel(coordinate="rate")
@@ -254,10 +246,10 @@ def confirm(config: Any, trains: Trains, searched: xr.Dataset) -> xr.Dataset:
     """
     rates = np.array(config.second_rates) * config.learning_rate
     parts = []
-    for name, axes in AXES.items():
+    for name in AXES:
         one = searched.sel(optimizer=name)
-        decays = one.setting.isel(member=one.chosen).sel(coordinate=list(axes[:-1])).values
-        settings = np.column_stack([np.tile(decays, (len(rates), 1)), rates])
+        settings = np.tile(one.setting.isel(member=one.chosen), (len(rates), 1))
+        settings[:, COORDINATES.index("rate")] = rates
         tried = candidates(settings[None])
         tuned = tune(wide(trains[name], "rates"), tried, config.tuning_seeds, FEW_RATES)
         fresh = trains[name]("fresh", tuned.picked, config.seeds)["test"][0]

@@ -230,7 +230,8 @@ def updates_of(request):
             jnp.array([reference.per_stage_decay(case[b], case["k"], case["strategy"])] * case["k"])
             for b in ("b1", "b2")
         )
-        return last_stage(case["k"], b1s, b2s, eps, jnp.asarray(gradients))
+        gradients = jnp.asarray(gradients)
+        return jax.device_get(last_stage(case["k"], b1s, b2s, eps, gradients))
 
     with jax.enable_x64(request.param):
         yield updates, dict(rtol=1e-12, atol=1e-12) if request.param else dict(rtol=1e-4, atol=1e-6)
@@ -264,7 +265,9 @@ def test_epsilon_shows_in_tiny_gradients_as_much_as_it_must(golden, updates_of):
 def test_golden_sequences_of_mixed_scales(golden, updates_of):
     updates_of, tolerance = updates_of
     for case in golden("tiny_gradients")["mixed"]:
-        updates = updates_of(case, case["gradients"], case["eps"])
+        length = len(case["gradients"])
+        padded = np.pad(case["gradients"], (0, 61 - length))  # to share programs
+        updates = updates_of(case, padded, case["eps"])[:length]
         np.testing.assert_allclose(updates, case["u"], **tolerance, err_msg=case["name"])
 
 

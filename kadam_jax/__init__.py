@@ -2,7 +2,7 @@
 
 The optimizer (`kadam`, `scale_by_kadam`), its stability theory (`is_stable`, `max_update_bound`,
 ...), the flow that it approximates (`solve_flow`), monitors to put into a chain, and sweeps over
-members in one compiled program. States, closed forms and parts stand in their modules, such as
+members in one compiled program. States, closed forms and components are in their modules, such as
 `kadam_jax.flow`.
 
 The paper is Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and

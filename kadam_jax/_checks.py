@@ -1,8 +1,8 @@
-"""Checks of arguments: all of the library's are here, and all speak in one way.
+"""Checks of arguments: all of the library's checks are here, with messages in one style.
 
-"NAME must REQUIREMENT, got VALUE; HINT": TypeError where the value is of a wrong kind, ValueError
-where it is of the right kind and out of range. A traced value has a kind and a shape, which are
-checked, and no number to be checked.
+A message reads "NAME must REQUIREMENT, got VALUE; HINT". It is a TypeError if the value is of the
+wrong kind and a ValueError if it is of the right kind but out of range. For a traced value, the
+kind and the shape are checked, since it has no number to check.
 """
 
 import inspect
@@ -18,7 +18,7 @@ from jax.typing import DTypeLike
 
 
 class Range(NamedTuple):
-    """Real numbers that an argument may be; NaN is in none of them."""
+    """A range of real numbers that an argument may lie in; NaN is in no range."""
 
     words: str
     contains: Callable[[np.ndarray], np.ndarray]
@@ -45,12 +45,12 @@ def require(
     hint: str = "",
     error: type[Exception] = ValueError,
 ) -> None:
-    """Raise `error` unless `holds`; `requirement` goes on from "NAME must"."""
+    """Raise `error` unless `holds`; `requirement` completes "NAME must"."""
     if not holds:
         raise error(f"{name} must {requirement}, got {got}" + (f"; {hint}" if hint else ""))
 
 
-@np.errstate(all="ignore")  # whatever the user's: what rounds badly is judged here
+@np.errstate(all="ignore")  # whatever the user has set: bad rounding is judged here
 def check_real(
     name: str,
     value: Any,
@@ -62,11 +62,11 @@ def check_real(
 ) -> np.ndarray | jax.Array:
     """Check real numbers: a single one, or an array of any shape unless `single`.
 
-    With `dtype` the numbers are judged as XLA has them after rounding to it, numbers too small for
-    its full precision being 0.
+    With `dtype`, the numbers are judged as XLA has them after rounding to it, where numbers too
+    small for its full precision are 0.
 
     Returns:
-      The numbers as given: on the host, unless they are traced or on other hosts' devices.
+      The numbers as given, on the host unless they are traced or on other hosts' devices.
 
     Raises:
       TypeError: `value` is not real (a bool, a string, a complex number, a Fraction, None, ... are
@@ -92,10 +92,10 @@ def check_real(
 
 
 def check_hyperparameter(name: str, value: Any, within: Range, *, hint: str = "") -> None:
-    """Check a single real number that still is the one that the user gave, traced or not.
+    """Check a single real number, traced or not, that is still the number the user gave.
 
     `optax.inject_hyperparams` makes arrays of the parameters' dtype: in bfloat16 a decay of 0.999
-    is 1, and where a parameter is complex every number is.
+    is 1, and if one parameter is complex, every number is complex.
     """
     if isinstance(value, jax.Array):
         is_complex = jnp.issubdtype(value.dtype, jnp.complexfloating)
@@ -107,7 +107,7 @@ def check_hyperparameter(name: str, value: Any, within: Range, *, hint: str = ""
 
 
 def check_integer(name: str, value: Any, least: int = 1, *, hint: str = "") -> int:
-    """Check a Python int, or NumPy's, of at least `least` and below 2**31; bools are not ints."""
+    """Check that `value` is a Python or NumPy int in [least, 2**31); bools are not ints."""
     is_integer = isinstance(value, Integral) and not isinstance(value, bool)
     require(is_integer, name, "be a Python int", repr(value), hint=hint, error=TypeError)
     require(value >= least, name, f"be at least {least}", value, hint=hint)
@@ -116,7 +116,7 @@ def check_integer(name: str, value: Any, least: int = 1, *, hint: str = "") -> i
 
 
 def check_bool(name: str, value: Any, *, hint: str = "") -> bool:
-    """Check a Python bool, or NumPy's."""
+    """Check that `value` is a Python or NumPy bool."""
     is_bool = isinstance(value, bool | np.bool_)
     require(is_bool, name, "be a Python bool", repr(value), hint=hint, error=TypeError)
     return bool(value)
@@ -131,14 +131,14 @@ def check_choice(name: str, value: Any, choices: Iterable[str], *, hint: str = "
 
 
 def check_function(name: str, value: Any, arguments: Iterable[str] = (), *, hint: str = "") -> None:
-    """Check something that can be called, with all of `arguments` by position if there are any."""
+    """Check that `value` can be called, with all of `arguments` by position if there are any."""
     require(callable(value), name, "be a function", repr(value), hint=hint, error=TypeError)
     arguments = tuple(arguments)
     if not arguments:
         return
     try:
         inspect.signature(value).bind(*arguments)
-    except ValueError:  # a builtin, which has no signature
+    except ValueError:  # a builtin without a signature
         return
     except TypeError as error:
         words = f"take ({', '.join(arguments)})"
@@ -149,7 +149,7 @@ def check_inexact(name: str, dtype: DTypeLike, *, hint: str = "") -> None:
     """Check a dtype that derivatives can have: floating point or complex."""
     try:
         is_inexact = jnp.issubdtype(dtype, np.inexact)
-    except TypeError:  # is not a dtype
+    except TypeError:  # not a dtype
         is_inexact = False
     words = "be floating point or complex"
     shown = dtype if isinstance(dtype, np.dtype) else repr(dtype)
@@ -163,14 +163,14 @@ def check_shape(name: str, value: Any, *shapes: tuple[int, ...], hint: str = "")
 
 
 def is_known(value: Any) -> bool:
-    """Whether the numbers of an array can be read: neither traced nor on other hosts' devices."""
+    """Return whether an array's numbers can be read: neither traced nor on other hosts' devices."""
     if isinstance(value, Tracer):
         return False
     return not isinstance(value, jax.Array) or value.is_fully_addressable
 
 
 def _array(value: Any) -> np.ndarray | jax.Array:
-    """`value` as an array, on the host where it can be read; of objects where it is not one."""
+    """Return `value` as an array, on the host if readable; an object array if it is not one."""
     if not isinstance(value, jax.Array) and hasattr(value, "__jax_array__"):  # flax's variables
         value = value.__jax_array__()
     if isinstance(value, jax.Array) and not (is_known(value) and _is_real(value.dtype)):
@@ -184,6 +184,6 @@ def _array(value: Any) -> np.ndarray | jax.Array:
 
 
 def _is_real(dtype: np.dtype) -> bool:
-    """Whether JAX has arrays of these real numbers: not of NumPy's long doubles and durations."""
+    """Return whether JAX has such real numbers; it lacks NumPy's long doubles and durations."""
     is_real = any(jnp.issubdtype(dtype, kind) for kind in (np.floating, np.integer))
     return is_real and dtype.kind not in "mM" and dtype.itemsize <= 8

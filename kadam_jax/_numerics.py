@@ -2,7 +2,8 @@
 
 The derivatives are written out, to second order, where JAX's own would be NaN: at 0/0, at the root
 of 0 and at decays of 0. JAX forgets a custom rule once it has differentiated a scan backwards, and
-differentiates what the rule did: so a rule here returns what has the right derivative by itself.
+then differentiates what the rule did, so each rule here returns an expression whose own derivative
+is right.
 """
 
 from collections.abc import Callable
@@ -15,13 +16,13 @@ from jax.typing import ArrayLike, DTypeLike
 
 
 def promoted(*values: ArrayLike | DTypeLike) -> np.dtype:
-    """JAX's promotion of arrays and dtypes, under `jax_numpy_dtype_promotion="strict"` too."""
+    """Return JAX's standard promotion, under `jax_numpy_dtype_promotion="strict"` too."""
     with jax.numpy_dtype_promotion("standard"):
         return jnp.result_type(*values)
 
 
 def promoting(fn: Callable) -> Callable:
-    """`fn`, in which real numbers multiply complex ones under strict promotion too."""
+    """Wrap `fn` so that reals multiply complex numbers under strict promotion too."""
 
     @wraps(fn)
     def promotes(*args):
@@ -32,7 +33,7 @@ def promoting(fn: Callable) -> Callable:
 
 
 def accumulator_dtype(dtype: DTypeLike) -> np.dtype:
-    """At least float32, complex where `dtype` is."""
+    """Return a dtype of at least float32, complex where `dtype` is."""
     return promoted(dtype, jnp.float32)
 
 
@@ -40,19 +41,19 @@ _still = jax.lax.stop_gradient
 
 
 def _moved(x):
-    """0, with the derivative of x: added to a number, it gives the number one."""
+    """Return 0 with the derivative of x, to be added to a number that has no derivative."""
     return x - _still(x)
 
 
 def ratio(x: jax.Array, y: jax.Array) -> jax.Array:
-    """x / y with a derivative that divides by y twice, where 1/y² could overflow."""
+    """Return x / y with a derivative that divides by y twice, since 1/y² could overflow."""
     value = _still(x / y)
     return value + (_moved(x) - value * _moved(y)) * _still(1 / y)
 
 
-# A root of a sum of squares has a kink where all of them are 0, and is smooth in its square. Second
+# A root of a sum of squares has a kink where all of them are 0, but its square is smooth. Second
 # derivatives through a state that starts at 0 are right if the tangent of a root at 0 is that of
-# half its square: x ẋ as it stands, not divided by the root.
+# half its square: x ẋ itself, not divided by the root.
 
 
 def _or_one(root):
@@ -60,8 +61,8 @@ def _or_one(root):
 
 
 def modulus(x: jax.Array) -> jax.Array:
-    """|x|; at 0 the tangent is that of |x|²/2."""
-    # JAX refuses a NumPy array that a vmap within a jit hands to a custom rule as it is.
+    """Return |x|; at 0 the tangent is that of |x|²/2."""
+    # JAX does not accept a NumPy array that a vmap within a jit passes directly to a custom rule.
     return _modulus(jnp.where(True, x, 0))
 
 
@@ -89,13 +90,13 @@ def _slope(size, x):
     return jnp.conj(x) * ratio(jnp.ones_like(size), _or_one(size)).astype(x.dtype)
 
 
-# hypot and quotient keep 0/0 out by a maximum with the smallest normal number, one operation. The
+# hypot and quotient avoid 0/0 by a maximum with the smallest normal number, a single operation: the
 # fewer operations, the faster XLA compiles.
 
 
 @jax.custom_jvp
 def hypot(a: jax.Array, b: jax.Array) -> jax.Array:
-    """√(a²+b²) for a, b >= 0, exact under scaling by powers of two; at (0, 0) the derivative is 0.
+    """Return √(a²+b²) for a, b >= 0, exact under scaling by powers of two; its slope at 0 is 0.
 
     The ratio is used once: XLA's CPU fusion writes out a quotient that has two users.
     """
@@ -117,7 +118,7 @@ def _hypot_jvp(primals, tangents):
 def root_mean_square(
     rms: jax.Array, size: jax.Array, gain: jax.Array, rms_loss: jax.Array, rms_gain: jax.Array
 ) -> jax.Array:
-    """√((1-gain) rms² + gain size²), with 1-√(1-gain) and √gain given: an average's next root.
+    """Return √((1-gain) rms² + gain size²), an average's next root, given 1-√(1-gain) and √gain.
 
     The derivatives are those of the formula, so `rms_loss` and `rms_gain` have none. The tangent of
     a root of 0, argument or result, is that of half its square.
@@ -143,9 +144,9 @@ def _root_mean_square_jvp(primals, tangents):
 
 
 def _with_slopes(value, slopes, arguments):
-    """`value` with the derivative that `slopes` of it, one for each argument, say."""
+    """Return `value` with the derivative given by `slopes(value)`, one for each argument."""
     value, largest = _still(value), jnp.finfo(value.dtype).max
-    # An infinite slope would make NaN of the 0 that a move is.
+    # An infinite slope times a move, which is 0, would be NaN.
     fixed = [jnp.clip(_still(slope), -largest, largest) for slope in slopes(value)]
     return value + _along(fixed, map(_moved, arguments))
 
@@ -159,10 +160,10 @@ def _along(slopes, tangents):
 def quotient(
     numerator: jax.Array, rms: jax.Array, eps: jax.Array, num_stages: int = 1
 ) -> jax.Array:
-    """numerator / (rms + eps), and 0/0 = 0.
+    """Return numerator / (rms + eps), with 0/0 = 0.
 
-    At rms = 0 the derivative with respect to rms is 0. At 0/eps the derivative is 1/eps, but 0
-    where (1/eps)^(2 num_stages), what second derivatives through all stages hold, overflows.
+    At rms = 0 the derivative with respect to rms is 0. At 0/eps the derivative is 1/eps, or 0
+    where (1/eps)^(2 num_stages), which second derivatives through all stages contain, overflows.
     """
     divisor = jnp.maximum(rms + eps, jnp.finfo(rms.dtype).tiny)
     return numerator / divisor.astype(numerator.dtype)
@@ -189,7 +190,7 @@ def _quotient_jvp(num_stages, primals, tangents):
 def quotient_and_modulus(
     numerator: jax.Array, rms: jax.Array, eps: jax.Array, num_stages: int = 1
 ) -> tuple[jax.Array, jax.Array]:
-    """`quotient` and its modulus, which has a division of its own and doesn't need the quotient."""
+    """Return `quotient` and its modulus, which is divided separately, without the quotient."""
     value, size = (quotient(x, rms, eps, num_stages) for x in (numerator, jnp.abs(numerator)))
     return value, size
 
@@ -204,7 +205,7 @@ def _quotient_and_modulus_jvp(num_stages, primals, tangents):
 
 @jax.custom_jvp
 def average_weight(gain: jax.Array, count: jax.Array) -> jax.Array:
-    """1 - (1-gain)^count, all the weight in a moving average after `count` steps, an integer."""
+    """Return 1 - (1-gain)^count, the total weight in a moving average after `count` steps."""
     below_one = jnp.where(gain < 1, gain, 0)
     return jnp.where(gain < 1, -jnp.expm1(count.astype(gain.dtype) * jnp.log1p(-below_one)), 1)
 
@@ -230,10 +231,10 @@ def _average_weight_jvp(primals, tangents):
 def root_of_average(
     rms: jax.Array, loss: jax.Array, sizes: list[jax.Array], gains: list[jax.Array]
 ) -> jax.Array:
-    """√((1-loss)² rms² + Σ gain² size²), exact under scaling by powers of two.
+    """Return √((1-loss)² rms² + Σ gain² size²), exact under scaling by powers of two.
 
-    Derivatives are as those of `root_mean_square`; they are written out also since XLA takes
-    minutes over a chain of derivatives of `hypot`.
+    Derivatives are as in `root_mean_square`; they are written out here as well since XLA needs
+    minutes to compile a chain of derivatives of `hypot`.
     """
     roots = [rms - loss * rms, *(gain * size for gain, size in zip(gains, sizes, strict=True))]
     if len(roots) == 2:
@@ -263,10 +264,10 @@ def _root_of_average_jvp(primals, tangents):
 def add_compensated(
     total: jax.Array, lost: jax.Array, term: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """total + lost + term as a rounded total and the part that its rounding loses.
+    """Return total + lost + term as a rounded total and the part that its rounding loses.
 
-    A sum of many terms that is carried so is right to about one rounding of the total, where the
-    total alone would lose every term below half a unit in its last place.
+    A sum of many terms that is carried this way is right to about one rounding of the total,
+    whereas the total alone would lose every term below half a unit in its last place.
     """
     term = lost + term
     new = total + term

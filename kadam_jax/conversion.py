@@ -1,4 +1,4 @@
-"""A run of Adam goes on as k-Adam with k = 1, and back."""
+"""Continue a run of Adam as k-Adam with k = 1, or the reverse."""
 
 from typing import Any
 
@@ -12,22 +12,23 @@ from kadam_jax.normalization import ScaleByAdaptiveNormalizationState
 
 
 def convert_adam_state(state: optax.OptState, like: optax.OptState) -> optax.OptState:
-    r"""A state of `optax.adam` or `optax.adamw` as one of k-Adam with k = 1, or the other way.
+    r"""Convert a state of `optax.adam` or `optax.adamw` to k-Adam's with k = 1, or the reverse.
 
-    The averages go over as :math:`m` and :math:`\sqrt{v}`, steps done and schedules' counts as
-    they are. Wrappers such as `optax.MultiSteps`, `optax.masked` and `optax.inject_hyperparams` may
-    be around both optimizers; of injected hyperparameters those that both have go over.
+    The averages are carried over as :math:`m` and :math:`\sqrt{v}`, step and schedule counts
+    unchanged. Both optimizers may be wrapped, for example by `optax.MultiSteps`, `optax.masked` or
+    `optax.inject_hyperparams`; injected hyperparameters that both have are carried over.
 
     Args:
-      state: the state to go on from, such as a restored checkpoint.
-      like: a state of the optimizer that goes on, for its structure and dtypes: what its `init`
-        gives.
+      state: the state to continue from, such as a restored checkpoint.
+      like: a state of the optimizer to continue with, as its `init` returns it, which gives the
+        structure and the dtypes.
 
     Returns:
-      The numbers of `state` in the structure and dtypes of `like`.
+      The numbers of `state` in the structure and the dtypes of `like`.
 
     Raises:
-      ValueError: the numbers of `state` do not fit into `like`; k > 1, or other wrappers.
+      ValueError: the numbers of `state` do not fit into `like`, because k > 1 or the wrappers
+        differ.
 
     Examples:
       >>> import jax.numpy as jnp, optax
@@ -77,7 +78,7 @@ def _root(nu):
 
 
 def _nodes(state) -> list[Any]:
-    """The nodes to be converted, the injected ones and those inside them."""
+    """Return the nodes to convert, including injected ones and those inside them."""
     nodes = [x for x in jax.tree.leaves(state, is_leaf=_is_node) if _is_node(x)]
     return nodes + [y for x in nodes if _has_hyperparams(x) for y in _nodes(x.inner_state)]
 

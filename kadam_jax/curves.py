@@ -1,4 +1,4 @@
-"""Curves in the plane of both decays: levels of C(β, γ), and what meets them at right angles.
+"""Curves in the plane of both decays: level curves of C(β, γ), and curves normal to them.
 
 They are those of Appendix F, drawn in the paper's Fig. 2 and followed in §3.2 and §3.3: Gould and
 Tanaka, `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_. Both are computed on the host in
@@ -26,13 +26,13 @@ __all__ = ["level_curve", "normal_curve"]
 
 @np.errstate(all="ignore")
 def level_curve(c: ArrayLike, num: int) -> tuple[jax.Array, jax.Array]:
-    r"""Points of the level curve C(β, γ) = c, uniform in arc length.
+    r"""Return points of the level curve C(β, γ) = c, uniform in arc length.
 
     The curve γ = 2β / (1 + (1+c)β) (Appendix F) rises from the origin to the side β=1, which it
     meets at γ = 2/(2+c), if c >= 0, and to the side γ=1 at β = 1/(1-c) otherwise. Both ends are
-    excluded: of length L, point i is at :math:`s_i = (i+1)L/(num+1)` from the origin.
+    excluded: on a curve of length L, point i is at :math:`s_i = (i+1)L/(num+1)` from the origin.
 
-    The points lie on the curve whatever c; arc lengths are right to 1e-12 for \|c\| up to 100 and
+    The points lie on the curve for every c; arc lengths are right to 1e-12 for \|c\| up to 100 and
     lose digits slowly beyond.
 
     Args:
@@ -44,7 +44,7 @@ def level_curve(c: ArrayLike, num: int) -> tuple[jax.Array, jax.Array]:
 
     Raises:
       ValueError: `c` is not finite, `num` is below 1, or a point is on the border of the unit
-        square once rounded (in float32, for instance, where \|c\| is above 1e37).
+        square after rounding (in float32, for instance, if \|c\| is above 1e37).
       TypeError: `c` is not real or traced, since a curve needs concrete values; `num` is not an
         int.
 
@@ -64,8 +64,8 @@ def level_curve(c: ArrayLike, num: int) -> tuple[jax.Array, jax.Array]:
     num = check_integer("num", num)
     c = np.asarray(check_real("c", c, FINITE, single=False), np.float64)[..., None, None]
 
-    # The parameter is b1 + b2: both rise along the curve, so the speed is within [1/√2, 1]. The
-    # smaller one comes from a form in which nothing cancels, however steep or flat the curve is.
+    # The parameter is b1 + b2: both rise along the curve, so the speed is in [1/√2, 1]. The smaller
+    # decay is computed by a formula in which nothing cancels, however steep or flat the curve is.
     def curve(total):
         bend = (1 + c) * total
         root = np.hypot(bend - 1, np.sqrt(8))
@@ -84,15 +84,15 @@ def level_curve(c: ArrayLike, num: int) -> tuple[jax.Array, jax.Array]:
 def normal_curve(
     b1: ArrayLike, b2: ArrayLike, num: int, *, direction: str = "unstable"
 ) -> tuple[jax.Array, jax.Array]:
-    r"""Points of the curve through (β, γ) that meets every level curve of C at a right angle.
+    r"""Return points of the curve through (β, γ) that meets all level curves at right angles.
 
-    The curve is 2β³ + γ³ = constant (Appendix F), and C is monotone along it. The points are
-    uniform in arc length; an end on the border of the unit square is never among them:
+    The curve is 2β³ + γ³ = constant (Appendix F), and C is monotonic along it. The points are
+    uniform in arc length and never include an end on the border of the unit square:
 
     - "unstable": from the given point, which comes first, to γ=1 (or β=0, if the constant is below
-      1); C falls. With length L point i is at :math:`s_i = iL/num`.
+      1); C falls. On a section of length L, point i is at :math:`s_i = iL/num`.
     - "stable": from the given point to β=1 (or γ=0, if the constant is below 2); C rises.
-    - "both": the whole curve, in the order in which C falls, at :math:`s_i = (i+1)L/(num+1)`.
+    - "both": the whole curve, in the direction in which C falls, at :math:`s_i = (i+1)L/(num+1)`.
 
     Args:
       b1: decay γ of the first moment at the given point, in (0, 1), any shape.
@@ -106,7 +106,7 @@ def normal_curve(
 
     Raises:
       ValueError: `b1` or `b2` is outside (0, 1), `num` is below 1, `direction` is unknown, or a
-        point is on the border of the unit square once rounded.
+        point is on the border of the unit square after rounding.
       TypeError: `b1` or `b2` is not real or traced, since a curve needs concrete values; `num` is
         not an int.
 
@@ -158,11 +158,12 @@ def _uniform_in_arc_length(
     stop: np.ndarray,
     fractions: np.ndarray,
 ) -> tuple[jax.Array, jax.Array]:
-    """Points at the given fractions, shape (num,), of the arc length from start to stop.
+    """Return points at the given fractions, shape (num,), of the arc length from start to stop.
 
     `curve` maps parameters, shape (..., num, nodes), to (b1, b2, speed); start and stop have shape
     (..., 1, 1). The speeds of both curves vary by a factor below 1.5, so each of Newton's steps at
-    least halves the error, and soon squares it. `name` says what to blame for points on the border.
+    least halves the error, and soon squares it. `name` is the argument that an error message blames
+    for points on the border.
     """
     nodes, weights = np.polynomial.legendre.leggauss(128)
 
@@ -178,7 +179,7 @@ def _uniform_in_arc_length(
             parameter = parameter - (length(parameter) - target) / curve(parameter)[2]
         return [b[..., 0] for b in curve(parameter)[:2]]
 
-    # Every point has 128 nodes: what is computed at once is kept small.
+    # Every point has 128 nodes, so only a few points are computed at once.
     pieces = np.array_split(fractions[:, None], 1 + start.size * len(fractions) // 2**12)
     b1s, b2s = (np.concatenate(b, -1) for b in zip(*map(points, pieces), strict=True))
     dtype = jnp.result_type(float)

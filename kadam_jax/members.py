@@ -1,8 +1,8 @@
-"""Sweeps: a pure function over many members inside one compiled program.
+"""Sweeps: run a pure function for many members inside one compiled program.
 
 A sweep's members are data: a dict of equally long arrays, one row for each member, seeds included.
-`grid` and `points` make them, `sweep` runs them all, `sweep_chunks` runs them a piece at a time for
-whoever stores finished pieces, and `split_static` takes apart the axes that no program can trace.
+`grid` and `points` make them, `sweep` runs them all, `sweep_chunks` runs them a chunk at a time for
+callers that store finished chunks, and `split_static` separates the axes that no program can trace.
 """
 
 import hashlib
@@ -26,16 +26,18 @@ __all__ = ["Members", "grid", "points", "split_static", "sweep", "sweep_chunks"]
 Column = np.ndarray | jax.Array
 MemberFn = Callable[[dict[str, Any]], Any]
 
-# Where batching="auto" runs members in turn: on a CPU, batched small matrices gain nothing.
+# Platforms where batching="auto" runs members in turn: on a CPU, batching small matrices gains
+# nothing.
 _SERIAL_PLATFORMS = frozenset({"cpu"})
 
-# Identity of a swept function -> its jitted programs. An entry goes with its function, to which a
-# program holds only a weak reference. Functions need not be hashable: their identity is their id.
+# Identity of a swept function -> its jitted programs. An entry is dropped with its function, to
+# which a program holds only a weak reference. Functions need not be hashable: their identity is
+# their id.
 _PROGRAMS: dict[tuple[int, ...], dict[Any, Callable[..., Any]]] = {}
 
 
 class Members(dict[str, Column]):
-    """Columns of equal length, one row for each member, that know the shape of their grid.
+    """Columns of equal length, one row for each member, with the shape of their grid.
 
     Attributes:
       axes: the names of the grid's axes, slowest first.
@@ -49,19 +51,19 @@ class Members(dict[str, Column]):
 
 
 def grid(**axes: Any) -> Members:
-    """The cartesian product of named axes, in the order of `itertools.product`: first axis slowest.
+    """Return the Cartesian product of named axes, ordered as by `itertools.product`.
 
     Args:
-      **axes: for each axis its values, shape (num_values, ...): numbers, bools, rows such as the
-        decays of every stage, PRNG keys, or strings (which `sweep` needs to be static). Integers
-        stay integers; floats take JAX's default precision. An axis may also be a dict of columns
-        (what `points` returns): they vary together along that one axis.
+      **axes: the values of each axis, the first varying slowest, shape (num_values, ...): numbers,
+        bools, rows such as the decays of every stage, PRNG keys, or strings (which `sweep` needs to
+        be static). Integers stay integers; floats take JAX's default precision. An axis may also be
+        a dict of columns (which `points` returns): they vary together along that one axis.
 
     Returns:
       `Members`: every column has shape (num_members, ...).
 
     Raises:
-      TypeError, ValueError: an axis is empty or no array; two axes hold the same column.
+      TypeError, ValueError: an axis is empty or not an array; two axes hold the same column.
 
     Example:
       >>> from kadam_jax.members import grid, points
@@ -89,7 +91,7 @@ def grid(**axes: Any) -> Members:
 
 
 def points(**columns: Any) -> Members:
-    """Members listed one by one: member i takes the i-th value of every column.
+    """Return members listed one by one: member i takes the i-th value of every column.
 
     Args:
       **columns: equally long columns, of the kinds that `grid` accepts.
@@ -98,7 +100,7 @@ def points(**columns: Any) -> Members:
       `Members` with a single axis named "point".
 
     Raises:
-      TypeError, ValueError: a column is empty or no array; lengths differ.
+      TypeError, ValueError: a column is empty or not an array; lengths differ.
 
     Example:
       >>> from kadam_jax.members import points
@@ -119,42 +121,43 @@ def sweep(
     static: Collection[str] = (),
     grid_shape: bool = False,
 ) -> Any:
-    """Runs a pure function for every member inside one compiled program.
+    """Run a pure function for every member inside one compiled program.
 
     `fn` is traced and compiled once (once for each combination of static values), whatever the
     members' values and however they are chunked, and not again when the same `fn` is swept over
-    other values. As in `jax.jit`, whose cache this is, `fn` is to be pure: what it closes over is
-    read once; a change of JAX's settings compiles anew. A member that turns into NaN does not touch
-    the others.
+    other values. As in `jax.jit`, whose cache this is, `fn` must be pure: what it
+    closes over is read once. A change of JAX's settings compiles again. A member that becomes NaN
+    does not affect the others.
 
     Args:
       fn: takes one member, a dict from each column's name to its value (a traced array; a Python
         value for a static column), and returns a pytree of arrays.
-      members: what `grid` or `points` returns, or a dict of equally long columns.
+      members: the result of `grid` or `points`, or a dict of equally long columns.
       chunk_size: how many members are on the devices at once; None for all. Results leave the
-        devices after every chunk. A last chunk that isn't full is padded, not compiled anew.
+        devices after every chunk. A last chunk that isn't full is padded, not compiled again.
       mesh: shares each chunk out over all devices of this mesh, whatever its axes; every device
-        works on its own members. Where the mesh has devices of other processes
-        (`jax.distributed`), all of them call the same sweep, and each gets all results. Order stays
-        the same, and so do numbers to rounding: XLA compiles a program for several devices by
-        other passes than one for a single device. To the bit, results depend on how many members
-        each device runs and whether the devices are several, not on whose processes they are in.
+        works on its own members. If the mesh has devices of other processes
+        (`jax.distributed`), all of them call the same sweep, and each gets all results. The order
+        stays the same, and so do the numbers up to rounding: XLA compiles a program for several
+        devices with different passes than one for a single device. The exact bits depend on how
+        many members each device runs and on whether there are several devices, but not on which
+        processes own them.
       batching: "map" runs members in turn and "vmap" side by side; "auto" is "map" on CPUs, where
         batched small matrices gain nothing, and "vmap" on accelerators. How XLA sums depends on how
         many members are side by side.
-      static: columns that must be Python values, such as k and coupled in `kadam`: one program for
-        each combination that occurs.
-      grid_shape: give the results the grid's shape in place of the one members axis.
+      static: columns that must be Python values, such as k and coupled in `kadam`: there is one
+        program for each combination that occurs.
+      grid_shape: whether the results have the grid's shape in place of the one members axis.
 
     Returns:
       `fn`'s pytree with NumPy arrays of shape (num_members, ...) in the members' order, or
       (*members.shape, ...) if `grid_shape`.
 
     Raises:
-      TypeError, ValueError: an argument is unusable (before anything is compiled), a mesh without
-        a device of this process or processes that call different sweeps among them; `fn` returns
-        something that isn't an array, or closes over a value that `grad` or `vmap` traces; results
-        of different static values don't stack.
+      TypeError, ValueError: an argument is unusable, which is found before anything is compiled
+        (this includes a mesh without a device of this process, and processes that call different
+        sweeps); `fn` returns something that isn't an array, or closes over a value that `grad` or
+        `vmap` traces; results of different static values don't stack.
       MemoryError: a chunk doesn't fit; the message names a `chunk_size` to try.
 
     Example:
@@ -200,13 +203,13 @@ def sweep_chunks(
     fixed: Mapping[str, Any] | None = None,
     skip: Collection[int] = (),
 ) -> Iterator[tuple[int, int, Any]]:
-    """The chunks of a sweep one by one, for callers that store each and resume after a stop.
+    """Yield the chunks of a sweep, for callers that store each and resume after a stop.
 
     Args:
       fn, members, chunk_size, mesh, batching: as in `sweep`.
-      fixed: further entries of every member's dict, passed on as they are (Python values, told
+      fixed: further entries of every member's dict, passed on unchanged (Python values, told
         apart by their `repr`; not arrays): the static part that `split_static` took out.
-      skip: starts of chunks that are already done and are not to be run.
+      skip: starts of chunks that are already done and are not run.
 
     Returns:
       An iterator of `(start, stop, results)`: NumPy arrays of shape (stop - start, ...) for members
@@ -239,7 +242,7 @@ def sweep_chunks(
     starts = range(0, num_members, chunk_size)
     if unknown := sorted(skip - set(starts)):
         raise ValueError(
-            f"skip has {unknown}, which are no starts of chunks with chunk_size={chunk_size} and "
+            f"skip has {unknown}, which are not starts of chunks with chunk_size={chunk_size} and "
             f"{num_members} members: skip only what a sweep with the same two numbers produced"
         )
     run = _runner(fn, fixed, chunk_size, mesh, batching)
@@ -258,7 +261,7 @@ def sweep_chunks(
 def split_static(
     members: Mapping[str, Any], static: Collection[str]
 ) -> list[tuple[dict[str, Any], np.ndarray, dict[str, Column]]]:
-    """Splits members by the values of their static columns, which no program can trace.
+    """Split members by the values of their static columns, which no program can trace.
 
     Args:
       members: as in `sweep`.
@@ -269,7 +272,8 @@ def split_static(
       dict of Python values, the members' positions, and their remaining columns.
 
     Raises:
-      TypeError, ValueError: a name is unknown, a column isn't one value a member, or none remains.
+      TypeError, ValueError: a name is unknown, a column isn't one value per member, or none
+        remains.
 
     Example:
       >>> from kadam_jax.members import grid, split_static
@@ -283,7 +287,7 @@ def split_static(
         raise TypeError(f"static must be a collection of names, such as [{static!r}]")
     static = tuple(static)
     if unknown := sorted(set(static) - columns.keys()):
-        raise ValueError(f"static names {unknown} are no columns of members: {sorted(columns)}")
+        raise ValueError(f"static names {unknown} are not columns of members: {sorted(columns)}")
     if columns.keys() == set(static):
         raise ValueError("every column is static: keep one that is traced, such as seed")
     for name in static:
@@ -304,7 +308,7 @@ def split_static(
 
 
 def _columns(members: Mapping[str, Any]) -> dict[str, Column]:
-    """Members as a plain dict of checked, equally long arrays."""
+    """Return members as a plain dict of checked, equally long arrays."""
     if not isinstance(members, Mapping) or not members:
         raise ValueError(f"members must be a dict with at least one column, got {members!r}")
     if names := [name for name in members if not isinstance(name, str)]:
@@ -317,7 +321,7 @@ def _columns(members: Mapping[str, Any]) -> dict[str, Column]:
 
 
 def _column(name: str, values: Any) -> Column:
-    """One column, shape (num_values, ...), in a dtype that JAX keeps."""
+    """Return one column, shape (num_values, ...), in a dtype that JAX keeps."""
     if any(isinstance(value, Tracer) for value in jax.tree.leaves(values)):
         raise TypeError(
             f"axis {name!r} is traced: make members and sweep outside of jit, vmap and grad"
@@ -331,7 +335,7 @@ def _column(name: str, values: Any) -> Column:
                 if not hasattr(jnp, given.dtype.name):
                     raise TypeError(f"JAX has no {given.dtype} arrays")
                 dtype = jax.dtypes.canonicalize_dtype(given.dtype.newbyteorder("="))
-                with np.errstate(all="ignore"):  # what overflows is refused below
+                with np.errstate(all="ignore"):  # an overflow raises an error below
                     column = given.astype(dtype, copy=False)
         except (TypeError, ValueError) as error:  # ragged rows raise ValueError
             raise TypeError(
@@ -350,7 +354,7 @@ def _column(name: str, values: Any) -> Column:
 
 
 def _check_mesh(mesh: Any) -> None:
-    """Check that this process, as things are, can run its part of a sweep over `mesh`."""
+    """Check that this process can currently run its part of a sweep over `mesh`."""
     context = jax.sharding.get_abstract_mesh()
     if context.size > 1 and (not isinstance(mesh, Mesh) or mesh.abstract_mesh != context):
         raise ValueError(
@@ -388,7 +392,7 @@ def _num_members(columns: Mapping[str, Column]) -> int:
 def _runner(
     fn: MemberFn, fixed: dict[str, Any], chunk_size: int, mesh: Mesh | None, batching: str
 ) -> Callable[[Mapping[str, Column], int, int], Any]:
-    """`run(columns, start, stop)`: the results of those members, on the host."""
+    """Return `run(columns, start, stop)`, which returns those members' results, on the host."""
     placed = jax.device_put(0)  # respects jax.default_device
     _refuse_tracers([placed])
     if mesh is None:
@@ -403,7 +407,7 @@ def _runner(
     held = fn, _program_of(fn, fixed, batching, mesh)
 
     def run(columns, start, stop):
-        _, program = held  # which itself holds fn weakly
+        _, program = held  # which holds fn only weakly
         places = np.minimum(np.arange(start, start + padded_size), stop - 1)
         chunk = {name: column[places] for name, column in columns.items()}
         try:
@@ -426,7 +430,7 @@ def _runner(
 
 
 def _place(column: Column, sharding: Sharding) -> jax.Array:
-    """A column on the devices; each process brings the rows of its own ones."""
+    """Place a column on the devices; each process supplies the rows of its own devices."""
     if sharding.is_fully_addressable:
         return jax.device_put(column, sharding)
     if jnp.issubdtype(column.dtype, jax.dtypes.prng_key):
@@ -436,12 +440,12 @@ def _place(column: Column, sharding: Sharding) -> jax.Array:
 
 
 def _fetch(leaf: jax.Array) -> np.ndarray:
-    """A result on the host; of an empty one, JAX has lost the shape on a mesh."""
+    """Fetch a result to the host; on a mesh JAX loses the shape of an empty one."""
     return jax.device_get(leaf) if leaf.size else np.empty(leaf.shape, leaf.dtype)
 
 
 def _check_agreement(mesh: Mesh, columns: Mapping[str, Column], options: Any) -> None:
-    """Raises in all processes of the mesh unless they were given the same sweep."""
+    """Raise in all processes of the mesh unless they were given the same sweep."""
     said = hashlib.sha256(repr(options).encode())
     for name, column in sorted(columns.items()):
         said.update(repr((name, column.dtype, column.shape)).encode())
@@ -461,16 +465,16 @@ def _check_agreement(mesh: Mesh, columns: Mapping[str, Column], options: Any) ->
 def _program_of(
     fn: MemberFn, fixed: dict[str, Any], batching: str, mesh: Mesh | None
 ) -> Callable[[Mapping[str, Column]], Any]:
-    """The jitted program of `fn`, kept for as long as `fn` (a bound method's object) lives."""
+    """Return the jitted program of `fn`, kept as long as `fn` (a method's object) lives."""
     parts = (fn.__func__, fn.__self__) if isinstance(fn, types.MethodType) else (fn,)
     identity = tuple(map(id, parts))
-    # repr tells 1 from 1.0 and from True, inside tuples too. jit compiles anew when a setting
-    # changes, but for this one, of which it takes no notice (jax 0.10).
+    # repr tells 1 from 1.0 and from True, inside tuples too. jit compiles again when a setting
+    # changes, except for this setting, which it ignores (jax 0.10).
     generator = _setting("jax_default_prng_impl")
     options = (repr(sorted(fixed.items())), batching, mesh, generator)
     try:
         refs = tuple(map(weakref.ref, parts))
-    except TypeError:  # not weakly referable: compile for each call rather than leak it
+    except TypeError:  # no weak references: compile for each call rather than leak it
         return _jitted(lambda: fn, fixed, batching, mesh)
 
     def alive() -> MemberFn:
@@ -490,7 +494,7 @@ def _program_of(
 def _jitted(
     alive: Callable[[], MemberFn], fixed: Mapping[str, Any], batching: str, mesh: Mesh | None
 ) -> Callable[[Mapping[str, Column]], Any]:
-    """The program for one chunk: columns (num_members, ...) -> results (num_members, ...)."""
+    """Return the program for a chunk: columns (num_members, ...) to results (num_members, ...)."""
 
     def one(member):
         results = alive()({**member, **fixed})
@@ -500,8 +504,8 @@ def _jitted(
 
     chunk = partial(jax.lax.map, one) if batching == "map" else jax.vmap(one)
     if mesh is not None:
-        # Each device loops over its own members. check_vma would demand that fn's scan carries be
-        # marked as varying over the mesh, of which fn knows nothing.
+        # Each device loops over its own members. check_vma would require fn's scan carries to be
+        # marked as varying over the mesh, which fn does not know about.
         spec = PartitionSpec(mesh.axis_names)
         chunk = jax.shard_map(chunk, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
         if mesh.is_multi_process:  # every process reads all results
@@ -510,11 +514,11 @@ def _jitted(
 
 
 def _refuse_tracers(values: Iterable[Any]) -> None:
-    """Raise where jit surrounds the sweep, or where `fn` closes over what grad or vmap traces."""
+    """Raise if jit surrounds the sweep, or if `fn` closes over a value that grad or vmap traces."""
     if any(isinstance(value, Tracer) for value in values):
         raise TypeError(
-            "a sweep compiles by itself: call it outside of jit, vmap and grad, and make what they "
-            "trace in fn a column of members"
+            "a sweep does its own compiling: call it outside of jit, vmap and grad, and make what "
+            "they trace in fn a column of members"
         )
 
 
@@ -530,7 +534,7 @@ def _check_result(path: str, leaf: Any) -> None:
 
 
 def _memory_stats(program: Any, chunk: Mapping[str, Column], sharding: Sharding) -> Any:
-    """XLA's sizes for one device's share; None if it doesn't compile."""
+    """Return XLA's sizes for one device's share, or None if it doesn't compile."""
     shapes = {
         name: jax.ShapeDtypeStruct(column.shape, column.dtype, sharding=sharding)
         for name, column in chunk.items()
@@ -548,7 +552,7 @@ def _memory_advice(
     num_devices: int,
     batching: str,
 ) -> str:
-    """What to do about a chunk that doesn't fit, from XLA's own sizes for one device's share."""
+    """Say what to do about a chunk that doesn't fit, from XLA's sizes for one device's share."""
     share = math.ceil(chunk_size / num_devices)
     smaller, needs = share // 2, "more memory than there is"
     if stats is not None:
@@ -565,19 +569,19 @@ def _memory_advice(
     remedy = (
         f"try chunk_size={smaller * num_devices}"
         if smaller > 0
-        else "that is one member a device already, or one alone is too large"
+        else "that is one member per device already, or one alone is too large"
     )
     return f"chunk_size={chunk_size} ({batching=}) needs {needs}: {remedy}"
 
 
 def _assemble(pieces: Sequence[tuple[np.ndarray, Any]], num_members: int) -> Any:
-    """Results of all pieces, (positions, results), in the members' order."""
+    """Return the results of all pieces, (positions, results), in the members' order."""
     first = _rows_like(pieces[0][1])
     for positions, results in pieces:
         if _rows_like(results) != first:
             raise ValueError(
                 "results of different static values differ in structure, shape or dtype and can't "
-                f"be stacked: {first} against {_rows_like(results)} (from member {positions[0]}); "
+                f"be stacked: {first} versus {_rows_like(results)} (from member {positions[0]}); "
                 "sweep them separately"
             )
 

@@ -1,11 +1,11 @@
-"""Transformations that pass updates through and record, in their state, what went by.
+"""Transformations that leave updates unchanged and record quantities in their state.
 
 Put them where the quantity is: `record_dead_gradients` before the optimizer's stages, where
-gradients pass, and `record_max_update` after them, where u_n passes. What they measure is in
-Section 3 of Gould and Tanaka, `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_.
+gradients pass, and `record_max_update` after them, where u_n passes. The measured quantities are
+defined in Section 3 of Gould and Tanaka, `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_.
 
 Inside `jax.shard_map` each shard records its own part: `jax.lax.pmax` of the maxima over the mesh's
-axes, or `jax.lax.pmean` of the shares if shards have equal sizes, is that of the whole.
+axes, or `jax.lax.pmean` of the shares if shards have equal sizes, gives the value for the whole.
 """
 
 from typing import NamedTuple
@@ -30,11 +30,11 @@ class RecordMaxUpdateState(NamedTuple):
 
     count: jax.Array  # shape=(), dtype=int32, saturating: steps done
     max_update: jax.Array  # shape=(), ‖u_n‖∞ of the latest step
-    maxima: jax.Array  # shape=(num_steps,), ‖u_n‖∞ of steps 0..num_steps-1; 0 where yet to come
+    maxima: jax.Array  # shape=(num_steps,), ‖u_n‖∞ of steps 0..num_steps-1; 0 for future steps
 
     @property
     def history(self) -> jax.Array:
-        """`maxima`, but NaN where yet to come; the state itself has none, for `jax_debug_nans`."""
+        """Return `maxima` with NaN for future steps; the state has no NaN, for `jax_debug_nans`."""
         with jax.debug_nans(False):
             steps = jax.lax.broadcasted_iota(
                 jnp.int32, jnp.shape(self.maxima), self.maxima.ndim - 1
@@ -51,8 +51,8 @@ def record_max_update(num_steps: int = 0) -> optax.GradientTransformationExtraAr
         after each step; later steps are not kept.
 
     Returns:
-      A transformation that leaves updates as they are. After `scale_by_kadam` and before the
-      learning rate, the units are those of the learning rate.
+      A transformation that leaves updates unchanged. Between `scale_by_kadam` and the learning
+      rate, the max-update is in units of the learning rate.
 
     Raises:
       ValueError: `num_steps` is negative.
@@ -102,19 +102,19 @@ class RecordDeadGradientsState(NamedTuple):
 def record_dead_gradients(
     b2: ArrayLike = 0.999, threshold: ArrayLike = 1e-3
 ) -> optax.GradientTransformationExtraArgs:
-    r"""Record which share of the gradient's entries is exactly zero, and which nearly zero.
+    r"""Record the share of the gradient's entries that are exactly zero or nearly zero.
 
-    An entry is dead if it is 0 or if :math:`|g| < \tau \sqrt{\hat v}` with τ = `threshold` and
-    :math:`\hat v` the bias-corrected average of :math:`|g|^2` with decay `b2`, this step included.
-    Only entries whose gradient all but vanishes let the update grow as the bound of Section 3 for
-    C(β,γ) < 0 allows: there m decays as γⁿ and √v as β^(n/2).
+    An entry is dead if it is 0 or if :math:`|g| < \tau \sqrt{\hat v}`, where τ = `threshold` and
+    :math:`\hat v` is the bias-corrected average of :math:`|g|^2` with decay `b2`, this step
+    included. Only entries whose gradient all but vanishes let the update grow as the bound of
+    Section 3 for C(β,γ) < 0 allows: there m decays as γⁿ and √v as β^(n/2).
 
     Args:
       b2: decay of the average of squared gradients, in [0, 1); may be traced.
       threshold: τ, relative to the entry's own root mean square; may be traced.
 
     Returns:
-      A transformation that leaves updates as they are; it keeps one float32 for each entry.
+      A transformation that leaves updates unchanged; it keeps one float32 for each entry.
 
     Raises:
       ValueError: a concrete `b2` is outside [0, 1), or a concrete `threshold` is negative.
@@ -155,7 +155,7 @@ def record_dead_gradients(
         def share(is_counted):
             size = float(max(sum(x.size for x in moduli), 1))
             entries = zip(moduli, rms, strict=True)
-            # Whole numbers, which are exact to 2^32; of float32's ones, the next is lost at 2^24.
+            # Integers are exact up to 2^32; a sum of float32 ones stops growing at 2^24.
             counts = (jnp.sum(is_counted(x, r), dtype=jnp.uint32) for x, r in entries)
             return sum((n.astype(jnp.float32) for n in counts), jnp.zeros([], jnp.float32)) / size
 
@@ -171,12 +171,12 @@ def record_dead_gradients(
 
 
 def _moduli(tree) -> list[jax.Array]:
-    """|x| of each leaf, real and at least float32."""
+    """Return |x| of each leaf, real and at least float32."""
     return [modulus(x).astype(_wide_real(x)) for x in map(jnp.asarray, jax.tree.leaves(tree))]
 
 
 def _largest(moduli: list[jax.Array]) -> jax.Array:
-    """Over all leaves, in the widest of their dtypes; it varies over a mesh as they do."""
+    """Return the maximum over all leaves, in their widest dtype; on a mesh it varies as they do."""
     dtype = promoted(jnp.float32, *moduli)
     maxima = [jnp.max(x, initial=0).astype(dtype) for x in moduli]
     return jnp.max(jnp.stack(maxima)) if maxima else jnp.zeros([], dtype)

@@ -1,7 +1,7 @@
 """Adaptive normalization: an average of the updates over the root of an average of their squares.
 
-`normalize` runs any number of stages over a tree; one stage is an optax transformation here, k of
-them are k-Adam in `kadam_jax.optimizer`. Definition 2 of Gould and Tanaka,
+`normalize` runs any number of stages over a tree; this module makes one stage an optax
+transformation, and `kadam_jax.optimizer` makes k of them k-Adam. Definition 2 of Gould and Tanaka,
 `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_.
 """
 
@@ -44,16 +44,17 @@ class ScaleByAdaptiveNormalizationState(NamedTuple):
 class Coefficients(NamedTuple):
     """The scalars of one stage at one step.
 
-    All come from 1-γ and 1-β, each rounded once: a γ or β near 1, rounded itself, would have lost
-    the digits that its gain is made of: float32's 0.9998 is 1.3e-4 off in 1-β.
+    All are computed from 1-γ and 1-β, each rounded once. If a γ or β near 1 were rounded itself, it
+    would lose the digits that make up its gain: for float32's 0.9998 the relative error of 1-β is
+    1.3e-4.
     """
 
-    mu_gain: jax.Array  # 1-γ, what m loses at a step and takes from the gradient
+    mu_gain: jax.Array  # 1-γ, the share of m that a step replaces by the gradient
     square_gain: jax.Array  # 1-β
     rms_loss: jax.Array  # 1-√β
     rms_gain: jax.Array  # √(1-β)
     correction: jax.Array  # √(1-β^(n+1)) / (1-γ^(n+1))
-    eps: jax.Array  # ε √(1-β^(n+1)), so that ε stands outside the bias-corrected root
+    eps: jax.Array  # ε √(1-β^(n+1)), so that ε is added outside the corrected root
 
 
 def scale_by_adaptive_normalization(
@@ -72,24 +73,24 @@ def scale_by_adaptive_normalization(
 
     with γ = `b1`, β = `b2`, ε = `eps` and 0/0 = 0. The state keeps :math:`\sqrt{v}` as `rms`:
     multiplying every gradient by a power of two then leaves the update the same to the last bit,
-    where a float32 :math:`v` underflows below \|g\| = 3.4e-18 and overflows above 1.8e19. ε stands
-    outside the bias-corrected root, as in `optax.scale_by_adam`; the paper's Algorithm 1 writes it
-    next to the uncorrected root, and at 1e-30 the two cannot be told apart.
+    whereas a float32 :math:`v` underflows below \|g\| = 3.4e-18 and overflows above 1.8e19. ε is
+    added outside the bias-corrected root, as in `optax.scale_by_adam`; the paper's Algorithm 1 adds
+    it to the uncorrected root, and at 1e-30 the two cannot be told apart.
 
     Both averages have at least float32 precision whatever the dtype of the parameters, and the
-    update has the promotion of the gradient's dtype and the parameter's, where `update` is given
-    the parameters; else the gradient's.
+    update has the promoted dtype of gradient and parameter if `update` is given the parameters,
+    else the gradient's.
 
-    Every argument has derivatives of first and second order. At a gradient of 0 that follows no
-    other the derivative of the update is 1/ε; for k stages, which put out (1/ε)^k, it is 0 where
-    that squared leaves the dtype's range, as for ε = 1e-30 in float32.
+    Every argument has derivatives of first and second order. At a gradient of 0 that follows only
+    gradients of 0, the derivative of the update is 1/ε; for k stages, where it would be (1/ε)^k, it
+    is 0 if the square of that leaves the dtype's range, as for ε = 1e-30 in float32.
 
     Args:
       b1: decay of the average of the updates, in [0, 1); 0 gives RMSprop with bias correction. May
         be traced, like `b2` and `eps`.
       b2: decay of the average of the squared updates, in [0, 1); `b1` = `b2` = 0 gives signSGD.
       eps: added to the bias-corrected root, in units of the gradient.
-      mu_dtype: dtype in which `mu` is stored, complex where the parameter is; it wins over the
+      mu_dtype: dtype in which `mu` is stored, complex where the parameter is; it overrides the
         float32 floor.
 
     Returns:
@@ -128,7 +129,7 @@ def scale_by_adaptive_normalization(
 
 
 def init_stage(params, mu_dtype: DTypeLike | None) -> ScaleByAdaptiveNormalizationState:
-    """A stage that has seen nothing; sharded as `params` are."""
+    """Return the state of a stage that has seen nothing, sharded as `params` are."""
     if mu_dtype is not None:
         check_inexact("mu_dtype", mu_dtype)
 
@@ -157,9 +158,9 @@ def normalize(
     moduli: Any = None,
     params: optax.Params | None = None,
 ) -> tuple[optax.Updates, tuple[ScaleByAdaptiveNormalizationState, ...]]:
-    """Pass `updates` through the stages in turn, cast once going in and once coming out.
+    """Pass `updates` through the stages in turn, with one cast in and one cast out.
 
-    `moduli`, a tree like `updates` with the shapes of the first stage's `rms`, stands for their
+    `moduli`, a tree like `updates` with the shapes of the first stage's `rms`, replaces their
     moduli in its second moment.
     """
     for state in states:
@@ -199,16 +200,16 @@ def normalize(
 
 
 def _input(path, leaf, mu, root) -> jax.Array:
-    """A leaf of the updates as the first stage takes it: the state decides about precision."""
+    """Return a leaf of the updates as the first stage takes it, in the state's precision."""
     is_complex = jnp.iscomplexobj(mu)
     holds = is_complex or not jnp.iscomplexobj(leaf)
-    words, hint = "be real as its parameter is", "take the real part, or a complex parameter"
+    words, hint = "be real as its parameter is", "take the real part, or use a complex parameter"
     require(holds, f"updates{keystr(path)}", words, leaf.dtype, hint=hint, error=TypeError)
     return leaf.astype(promoted(root.dtype, jnp.complex64) if is_complex else root.dtype)
 
 
 def widened(updates: optax.Updates) -> optax.Updates:
-    """`updates` in at least float32, every leaf floating point or complex."""
+    """Return `updates` in at least float32, every leaf floating point or complex."""
 
     def of_leaf(path, leaf):
         dtype = getattr(leaf, "dtype", None) or jnp.result_type(leaf)
@@ -222,7 +223,7 @@ def widened(updates: optax.Updates) -> optax.Updates:
 def narrowed(
     outputs: optax.Updates, updates: optax.Updates, params: optax.Params | None
 ) -> optax.Updates:
-    """`outputs` in the promotion of the dtypes of `updates` and `params`, if there are `params`."""
+    """Return `outputs` in the promoted dtype of `updates` and, if given, `params`."""
 
     def of_leaf(output, leaf, param):
         least = (jnp.complex64,) if jnp.iscomplexobj(output) else ()
@@ -234,7 +235,7 @@ def narrowed(
 
 
 def with_params(updates: optax.Updates, params: optax.Params) -> list[tuple[Any, Any]]:
-    """Each leaf of `updates` and its parameter, of which there may be more."""
+    """Return each leaf of `updates` with its parameter; there may be further parameters."""
     leaves, treedef = jax.tree.flatten(updates, is_leaf=lambda x: x is None)
     try:
         of_params = treedef.flatten_up_to(params)
@@ -245,7 +246,7 @@ def with_params(updates: optax.Updates, params: optax.Params) -> list[tuple[Any,
 
 
 def _difference(updates, other, name):
-    """How `updates` differ from another tree, with a path."""
+    """Describe how `updates` differ from another tree, with a path."""
     here, there = (
         [keystr(path) for path, _ in tree_flatten_with_path(tree)[0]] for tree in (updates, other)
     )
@@ -259,13 +260,13 @@ def _difference(updates, other, name):
     return f"{words}, {jax.tree.structure(other)}, got {jax.tree.structure(updates)}"
 
 
-@partial(jax.jit, static_argnums=5)  # one trace for each shape, whatever has it
+@partial(jax.jit, static_argnums=5)  # one trace for each shape
 def _advance(x, size, mu, rms, c: Coefficients, num_stages):
-    """One of `num_stages` stages on one leaf: (x, |x|, mu, rms) -> (u, |u|, mu, rms).
+    """Run one of `num_stages` stages on a leaf: (x, |x|, mu, rms) -> (u, |u|, mu, rms).
 
-    |u| is computed next to u, not from it. The next stage averages both, and were both made from
-    one u, XLA's CPU backend would write u out in full between the stages, a fresh page for every
-    4 KB of it; this way each average divides for itself and nothing but the state touches memory.
+    |u| is computed next to u, not from it. The next stage averages both. If both were made from one
+    u, XLA's CPU backend would write u out in full between the stages, a fresh page for every 4 KB
+    of it; this way each average does its own division and only the state touches memory.
     """
     gain, correction = (scalar.astype(x.dtype) for scalar in (c.mu_gain, c.correction))
     old_mu = mu.astype(x.dtype)
@@ -276,7 +277,7 @@ def _advance(x, size, mu, rms, c: Coefficients, num_stages):
 
 
 def _coefficients(b1, b2, eps, count, dtype) -> Coefficients:
-    """A stage's scalars, in the real `dtype` of a leaf, at the step that brings it to `count`."""
+    """Return a stage's scalars, in a leaf's real `dtype`, at the step that brings it to `count`."""
     mu_gain, square_gain = (jnp.asarray(1 - b, dtype) for b in (b1, b2))
     root = jnp.sqrt(average_weight(square_gain, count))
     undifferentiated = jax.lax.stop_gradient(square_gain)  # `root_mean_square` does it

@@ -43,12 +43,12 @@ def scale_by_kadam(
         u_n^{(i)} = \mathcal{A}_{\gamma_i, \beta_i}\big(u_{0:n}^{(i-1)}\big), \quad i = 1, \dots, k
 
     with :math:`\mathcal{A}` as in `scale_by_adaptive_normalization`. k = 1 is
-    `optax.scale_by_adam`; 2-Adam with γ₂ = 0 stands for Adam on a scale-invariant weight. Between
-    the stages nothing is rounded: updates are cast to at least float32 on the way in, and on the
-    way out to the promotion of the gradient's dtype and the parameter's, where there is one.
+    `optax.scale_by_adam`; 2-Adam with γ₂ = 0 models Adam on a scale-invariant weight. Nothing is
+    rounded between the stages: updates are cast to at least float32 on the way in, and on
+    the way out to the promoted dtype of gradient and parameter, if parameters are given.
 
     Args:
-      k: number of stages, a Python int; each k is a program of its own.
+      k: number of stages, a Python int; each k needs its own compiled program.
       b1: γ̃, a scalar in [0, 1) that `strategy` turns into the stages' decays; or the k values
         γ_1, ..., γ_k themselves, as a sequence or a 1-D array. May be traced.
       b2: β̃ or the k values β_1, ..., β_k, in the same way.
@@ -59,17 +59,17 @@ def scale_by_kadam(
     Returns:
       A transformation whose updates are in units of the learning rate, not yet negated. Its state
       is one `ScaleByAdaptiveNormalizationState` with the k trees of `mu` and of `rms` in k-tuples
-      if k > 1, so `optax.tree.get(state, "mu")` finds them. In place of Adam's `nu` it has its
-      root: `jax.tree.map(jnp.square, optax.tree.get(state, "rms"))`. `update` takes the k states
-      of a chain of single stages as well.
+      if k > 1, so `optax.tree.get(state, "mu")` finds them. In place of Adam's `nu` it has the
+      root, so square it: `jax.tree.map(jnp.square, optax.tree.get(state, "rms"))`. `update`
+      also accepts the k states of a chain of single stages.
 
     Raises:
-      TypeError: `k` is not a Python int, `strategy` not a string, or a decay a JAX array of less
-        than float32's precision, in which 1 minus it is another number. `update` raises it for a
-        state of `optax.adam`, see `convert_adam_state`.
-      ValueError: `k` is less than 1, `strategy` is unknown, a sequence of decays has not k
-        entries, or a concrete value is out of range. `update` raises it where the gradients have
-        not the parameters' structure.
+      TypeError: `k` is not a Python int, `strategy` not a string, or a decay is a JAX array of less
+        than float32's precision, in which 1 minus the decay is not what was meant. `update` raises
+        it for a state of `optax.adam`, see `convert_adam_state`.
+      ValueError: `k` is less than 1, `strategy` is unknown, a sequence of decays does not have k
+        entries, or a concrete value is out of range. `update` raises it if the gradients do not
+        have the parameters' structure.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -100,7 +100,7 @@ def scale_by_kadam(
 
 
 def _joined(stages) -> ScaleByAdaptiveNormalizationState:
-    """The state of k-Adam from those of its stages, all of which have the same count."""
+    """Join the states of the stages, all of which have the same count, into k-Adam's."""
     if len(stages) == 1:
         return stages[0]
     counts, mu, rms = zip(*stages, strict=True)
@@ -108,7 +108,7 @@ def _joined(stages) -> ScaleByAdaptiveNormalizationState:
 
 
 def _stages(state, updates, k) -> tuple[ScaleByAdaptiveNormalizationState, ...]:
-    """The states of the stages, of which there must be k, from that of k-Adam or of a chain."""
+    """Return the k stages' states from k-Adam's state or that of a chain."""
     stages = state if type(state) is tuple else (state,)
     for stage in stages:
         is_ours = isinstance(stage, ScaleByAdaptiveNormalizationState)
@@ -124,14 +124,14 @@ def _stages(state, updates, k) -> tuple[ScaleByAdaptiveNormalizationState, ...]:
 
 def _require_state(is_ours, got):
     hint = (
-        "`init` gives it, and a checkpoint comes back as one where that is its target; "
-        "`convert_adam_state` turns optax.adam's into that of k = 1"
+        "`init` returns one, and a checkpoint is restored as one if that is its target; "
+        "`convert_adam_state` turns optax.adam's state into that of k = 1"
     )
     require(is_ours, "state", "be a state of k-Adam", got, hint=hint, error=TypeError)
 
 
 def _holds_stages(state, structure, k) -> bool:
-    """Whether `mu` and `rms` are tuples of stages' trees, not one tree that is itself a tuple."""
+    """Return whether `mu` and `rms` are tuples of stages' trees, not a tree that is a tuple."""
     if type(state.rms) is not tuple or jax.tree.structure(state.rms) == structure:
         return False
     return k > 1 or all(jax.tree.structure(tree) == structure for tree in state.rms)
@@ -150,7 +150,7 @@ def kadam(
     mask: Any | Callable[[optax.Params], Any] | None = None,
     mu_dtype: DTypeLike | None = None,
 ) -> optax.GradientTransformationExtraArgs:
-    r"""k-Adam; k = 1 is Adam (coupled decay) or AdamW (decoupled).
+    r"""The k-Adam optimizer; k = 1 is Adam (coupled decay) or AdamW (decoupled).
 
     .. math::
 
@@ -162,8 +162,8 @@ def kadam(
     Args:
       learning_rate: η, a scalar (may be traced) or a schedule of the step count.
       k, b1, b2, eps, strategy, mu_dtype: see `scale_by_kadam`.
-      weight_decay: λ, a scalar (may be traced) or a schedule. If it is 0, and not traced, `update`
-        needs no `params`.
+      weight_decay: λ, a scalar (may be traced) or a schedule. If it is 0 and not traced, `update`
+        does not need `params`.
       coupled: whether the decay passes through the normalization; static.
       mask: which parameters decay: a tree of booleans, a prefix of one, or a function from the
         parameters to one, as in `optax.adamw`.
@@ -171,14 +171,14 @@ def kadam(
     Returns:
       A transformation whose updates are added to the parameters by `optax.apply_updates`. Decay
       and learning rate are applied in at least float32, and the result is rounded once, to the
-      promotion of the gradient's dtype and the parameter's, where there is one. The state is a
-      tuple as that of `optax.adamw`, whatever the hyperparameters: first the state of
-      `scale_by_kadam`, then that of the decay and that of the learning rate.
+      promoted dtype of gradient and parameter, if parameters are given. The state is a tuple like
+      that of `optax.adamw`, whatever the hyperparameters: the state of `scale_by_kadam`, then those
+      of the decay and of the learning rate.
 
     Raises:
-      TypeError, ValueError: as `scale_by_kadam`; for a `learning_rate` or `weight_decay` that is
-        neither a schedule nor a number of at least 0. `update` raises ValueError where decay needs
-        `params` and got none.
+      TypeError, ValueError: as in `scale_by_kadam`; also if `learning_rate` or `weight_decay` is
+        neither a schedule nor a number of at least 0. `update` raises ValueError if the decay needs
+        `params` and gets none.
 
     Examples:
       >>> import jax, jax.numpy as jnp, optax
@@ -200,13 +200,13 @@ def kadam(
         if not callable(rate):
             hint = "or a schedule, a function of the step count"
             check_hyperparameter(name, rate, NOT_NEGATIVE, hint=hint)
-    if isinstance(mask, (bool, jax.Array)):  # what a mask returns when called as a schedule
+    if isinstance(mask, (bool, jax.Array)):  # a mask that was called as a schedule
         raise TypeError(
             f"mask must be a tree of bools or a function, got {mask!r}; with "
             "optax.inject_hyperparams pass static_args=('mask', ...)"
         )
     stages = scale_by_kadam(k, b1, b2, eps, strategy=strategy, mu_dtype=mu_dtype)
-    is_function = callable(mask) and jax.tree_util.all_leaves([mask])  # not a tree that is called
+    is_function = callable(mask) and jax.tree_util.all_leaves([mask])  # not a callable tree
     decay = optax.add_decayed_weights(weight_decay, mask)
     rate = optax.scale_by_learning_rate(learning_rate)
     is_idle = not callable(weight_decay) and is_known(weight_decay) and weight_decay == 0
@@ -219,12 +219,12 @@ def kadam(
             return updates, state
         if params is None:
             raise ValueError(
-                "update must get the parameters (params) where weight_decay is not 0 or is traced"
+                "update must get the parameters (params) if weight_decay is not 0 or is traced"
                 "; optax.inject_hyperparams traces all but its static_args"
             )
         leaves = [param for _, param in with_params(updates, params)]
         params = jax.tree.structure(updates).unflatten(leaves)
-        # optax would show the mask `updates`, which have other dtypes.
+        # optax would pass `updates`, which have other dtypes, to the mask.
         of_params = (lambda updates: mask(params)) if is_function else mask
         decay = optax.add_decayed_weights(weight_decay, of_params)
         with jax.numpy_dtype_promotion("standard"):
@@ -248,7 +248,7 @@ def kadam(
 
 
 def _wide(param):
-    """A floating point or complex parameter in at least float32; anything else as it is."""
+    """Cast a floating-point or complex parameter to at least float32; leave all else alone."""
     dtype = getattr(param, "dtype", None)
     is_inexact = dtype is not None and jnp.issubdtype(dtype, jnp.inexact)
     return param.astype(accumulator_dtype(dtype)) if is_inexact else param

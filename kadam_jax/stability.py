@@ -1,29 +1,29 @@
 """How large can an update get? Two theories of Adam's max-update, side by side.
 
-The paper's (Theorem 1, §3.1, Appendix D) bounds continuous-time Adam, by a constant where
-C(β, γ) = 2/γ - 1/β - 1 is positive. The exact one takes the supremum of |u_n| over all gradient
-sequences of the discrete algorithm, a constant where γ² < β. Since
-β/γ² - 1 = C + (β-γ)²/(γ²β), whatever C calls stable is exactly stable, but not the reverse: at
-(β, γ) = (0.1, 0.25) C is -3, while no update ever exceeds 1.291.
+The paper's theory (Theorem 1, §3.1, Appendix D) bounds continuous-time Adam, by a constant where
+C(β, γ) = 2/γ - 1/β - 1 is positive. The exact theory takes the supremum of |u_n| over all gradient
+sequences of the discrete algorithm, which a constant bounds where γ² < β. Since β/γ² - 1 = C +
+(β-γ)²/(γ²β), every pair that C calls stable is exactly stable, but not the reverse: at (β, γ) =
+(0.1, 0.25) C is -3, while no update ever exceeds 1.291.
 
 Updates are in units of the learning rate; `b1` is the paper's γ and `b2` its β. Arguments broadcast
 against each other, whatever their ranks. Results have the dtype of `b1` and `b2`, at least float32
-(float64 where x64 is on and they are float64 or Python floats). Concrete values are checked, traced
-ones never.
+(float64 if x64 is on and they are float64 or Python floats). Concrete values are checked, traced
+values are not.
 
 **Precision.** Decays are rounded to that dtype once, and bounds are those of the rounded decays,
-while an optimizer given Python floats keeps 1-b2 to full precision (in float32 the two are up to
-3e-8/(1-b2) apart, relative to 1-b2). γ²-β and C, which vanish on the boundaries, are the
+while an optimizer given Python floats keeps 1-b2 to full precision (in float32 the relative
+difference in 1-b2 is up to 3e-8/(1-b2)). γ²-β and C, which vanish on the boundaries, are the
 differences of the decays as given: exactly those of float32 arrays, and those of Python floats
-before the rounding. For decays that are float32 numbers, a bound that float32 can hold is right to
-2e-5 of itself for n up to 10⁹, next to both boundaries too.
+before the rounding. For decays that are float32 numbers, a bound that float32 can represent has
+a relative error of at most 2e-5 for n up to 10⁹, even next to both boundaries.
 
-**Derivatives** with respect to step, b1 and b2 exist in forward and in reverse mode, of any order:
-on γ²=β and, in the integral form, on C=0, where terms are 0/0, at b1=0, at step=0 and at step=∞.
-Where a bound is infinite or overflows, only its logarithm's are numbers (at step=∞ very large ones,
-for ∞). Where there is a jump or a kink: on C=0 Theorem 1's B_n counts as √n, the paper's growth
-rate is constant, and the exact one rises half as fast as beyond its boundary; at step=0 the slope
-of √n is the largest float, for ∞.
+**Derivatives** with respect to step, b1 and b2 exist in forward and in reverse mode, to any order,
+even on γ²=β and, in the integral form, on C=0, where terms are 0/0, at b1=0, at step=0 and at
+step=∞. Where a bound is infinite or overflows, only the derivatives of its logarithm are numbers
+(at step=∞ very large ones, in place of ∞). At jumps and kinks the conventions are: on C=0 Theorem
+1's B_n counts as √n, the paper's growth rate is constant, and the exact one rises half as fast as
+beyond its boundary; at step=0 the slope of √n is the largest float, in place of ∞.
 
 The paper is Gould and Tanaka, `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_.
 """
@@ -66,7 +66,7 @@ __all__ = [
 
 
 def stability_coefficient(b1: ArrayLike, b2: ArrayLike) -> jax.Array:
-    r"""The coefficient C(β, γ) whose sign decides whether the paper's bound stays finite.
+    r"""Compute the coefficient C(β, γ), whose sign decides if the paper's bound stays finite.
 
     .. math::
       C(\beta, \gamma) = \frac{2\beta(1-\gamma) - \gamma(1-\beta)}{\beta\gamma}
@@ -99,7 +99,7 @@ def stability_coefficient(b1: ArrayLike, b2: ArrayLike) -> jax.Array:
 def max_update_bound(
     step: ArrayLike, b1: ArrayLike, b2: ArrayLike, *, form: str = "theorem", log: bool = False
 ) -> jax.Array:
-    r"""The paper's bound on ‖u_n‖∞, the largest update after n steps, bias correction included.
+    r"""Compute the paper's bound on ‖u_n‖∞, the max-update after n steps, with bias correction.
 
     .. math::
       \|u_n\|_\infty \le \frac{\sqrt{1-\beta^{n+1}}}{1-\gamma^{n+1}} \frac{1-\gamma}{\gamma}
@@ -107,21 +107,22 @@ def max_update_bound(
         \sqrt{n} & C = 0 \\ e^{n|C|/2} / \sqrt{|C|} & C < 0 \end{cases}
 
     (Theorem 1). `form="integral"` is the step before it in Appendix D,
-    :math:`B_n = \sqrt{(1-e^{-Cn})/C}`: never larger, and continuous through C=0. With t = nη^p
-    neither depends on the timescale p.
+    :math:`B_n = \sqrt{(1-e^{-Cn})/C}`: it is never larger, and it is continuous through C=0. With
+    t = nη^p, neither form depends on the timescale p.
 
     This bounds the continuous-time update, whose kernel decays faster than the discrete one. For
     C > 0 Theorem 1 bounds the algorithm too; for C <= 0 it starts below what gradients can reach
     (`exact_max_update_bound`): with C=0 and γ=0.9 up to n=12. At n=0 the integral form is 0, and so
-    is Theorem 1 at C=0, which is no bound. The branch is that of the computed C, which rounding
-    leaves at exactly 0 for few pairs only; less than the decays' own last digits counts as 0.
+    is Theorem 1 at C=0, which is not a bound. The branch is chosen by the computed C, which
+    rounding leaves at exactly 0 for only a few pairs; a C below the decays' own last digits counts
+    as 0.
 
     Args:
       step: how many steps are already done, n >= 0; `jnp.inf` gives the limit. Any shape.
       b1: decay γ of the first moment, in (0, 1), any shape.
       b2: decay β of the second moment, in (0, 1), any shape.
       form: "theorem" or "integral".
-      log: return the natural logarithm, which is finite where the bound is e^4500.
+      log: return the natural logarithm, which is finite even where the bound is e^4500.
 
     Returns:
       The bound in units of the learning rate, with the broadcast shape.
@@ -155,29 +156,29 @@ def max_update_bound(
 def exact_max_update_bound(
     step: ArrayLike, b1: ArrayLike, b2: ArrayLike, *, log: bool = False
 ) -> jax.Array:
-    r"""The supremum of |u_n| over all gradient sequences of the discrete algorithm (with ε=0).
+    r"""Compute the supremum of |u_n| over all gradient sequences of the algorithm (with ε=0).
 
     .. math::
       \sup_g |u_n| = \frac{\sqrt{1-\beta^{n+1}}}{1-\gamma^{n+1}} \frac{1-\gamma}{\sqrt{1-\beta}}
         \sqrt{\sum_{j=0}^{n} \left(\frac{\gamma^2}{\beta}\right)^j}
         = \frac{\sqrt{\sum_j \beta^j \sum_j (\gamma^2/\beta)^j}}{\sum_j \gamma^j}
 
-    It is Cauchy-Schwarz for sums, where the paper (Appendix D) has integrals: tight, and attained
-    by `worst_case_gradients`. It stays finite as n grows where γ² < β, and grows like (γ/√β)^n
-    beyond. At γ=0, RMSprop with bias correction, the limit is 1/√(1-β): updates are bounded without
-    momentum too, which only the paper's continuous-time proof needs.
+    This is Cauchy-Schwarz for sums, where the paper (Appendix D) has integrals: it is tight, and
+    attained by `worst_case_gradients`. It stays finite as n grows if γ² < β, and otherwise grows
+    like (γ/√β)^n. At γ=0, which is RMSprop with bias correction, the limit is 1/√(1-β): updates are
+    bounded without momentum too; only the paper's continuous-time proof needs momentum.
 
     Args:
       step: how many steps are already done, n >= 0; `jnp.inf` gives the limit. Any shape.
       b1: decay γ of the first moment, in [0, 1), any shape.
       b2: decay β of the second moment, in (0, 1), any shape.
-      log: return the natural logarithm, finite whatever n.
+      log: return the natural logarithm, which is finite for every n.
 
     Returns:
       The supremum in units of the learning rate, with the broadcast shape.
 
     Raises:
-      ValueError: a concrete `step` is negative, `b1` outside [0, 1) or `b2` outside (0, 1).
+      ValueError: a concrete `step` is negative, `b1` is outside [0, 1), or `b2` outside (0, 1).
 
     Example:
       >>> import numpy as np
@@ -199,7 +200,7 @@ def exact_max_update_bound(
 
 
 def growth_rate(b1: ArrayLike, b2: ArrayLike) -> jax.Array:
-    r"""The rate at which the paper's bound grows: max(0, -C/2), in nats per step.
+    r"""Compute the rate at which the paper's bound grows: max(0, -C/2), in nats per step.
 
     For large n Theorem 1 grows like :math:`e^{n|C|/2}` where C < 0 and is constant where C > 0
     (§3.2 compares it with the measured slope of ln ‖u_n‖∞).
@@ -232,9 +233,9 @@ def growth_rate(b1: ArrayLike, b2: ArrayLike) -> jax.Array:
 
 
 def exact_growth_rate(b1: ArrayLike, b2: ArrayLike) -> jax.Array:
-    r"""The rate at which the exact supremum grows: max(0, ln(γ/√β)), in nats per step.
+    r"""Compute the rate at which the exact supremum grows: max(0, ln(γ/√β)), in nats per step.
 
-    It is what a parameter whose gradient vanishes shows: m decays like γ^n and √v like β^{n/2}. The
+    A parameter whose gradient vanishes shows this rate: m decays like γ^n and √v like β^{n/2}. The
     paper's |C|/2 (§3.2) agrees with it to first order in 1-γ and 1-β.
 
     Args:
@@ -261,7 +262,7 @@ def exact_growth_rate(b1: ArrayLike, b2: ArrayLike) -> jax.Array:
 
 
 def is_stable(b1: ArrayLike, b2: ArrayLike) -> jax.Array:
-    r"""Whether (β, γ) lies in the paper's bounded-update region B₊, that is C(β, γ) > 0.
+    r"""Return whether (β, γ) lies in the paper's region B₊ of bounded updates: C(β, γ) > 0.
 
     Args:
       b1: decay γ of the first moment, in (0, 1), any shape.
@@ -286,7 +287,7 @@ def is_stable(b1: ArrayLike, b2: ArrayLike) -> jax.Array:
 
 
 def is_exactly_stable(b1: ArrayLike, b2: ArrayLike) -> jax.Array:
-    r"""Whether the updates of the discrete algorithm are bounded for all n, that is γ² < β.
+    r"""Return whether the discrete algorithm's updates are bounded for all n: γ² < β.
 
     The paper's condition (§3.1) implies this one: β/γ² - 1 = C + (β-γ)²/(γ²β).
 
@@ -314,18 +315,18 @@ def is_exactly_stable(b1: ArrayLike, b2: ArrayLike) -> jax.Array:
 
 @np.errstate(all="ignore")
 def worst_case_gradients(num_steps: int, b1: ArrayLike, b2: ArrayLike) -> jax.Array:
-    r"""Gradients that drive Adam (with ε=0) to the exact bound at their last step.
+    r"""Return gradients that drive Adam (with ε=0) to the exact bound at their last step.
 
     .. math:: g_j = (\gamma/\beta)^{N-1-j}, \qquad j = 0, \ldots, N-1
 
-    Equality in Cauchy-Schwarz (Appendix D, with sums for integrals) leaves only a common factor
-    open. At γ=0 all but the last are 0.
+    Equality in Cauchy-Schwarz (Appendix D, with sums for integrals) leaves only a common
+    factor free. At γ=0 all but the last are 0.
 
-    With β < γ < √β early gradients can be too large for the dtype. They are left out (set to 0);
-    with the last K left, a long sequence attains :math:`\sqrt{1-(\gamma^2/\beta)^K}` of the bound,
-    which is all of it unless γ² is close to β. With γ² >= β the early ones matter most, and a
-    sequence that doesn't fit is an error (unchecked where `b1` or `b2` is traced). Gradients whose
-    squares overflow need an optimizer that stores √v.
+    If β < γ < √β, early gradients can be too large for the dtype. They are left out (set to 0);
+    when K gradients remain, a long sequence attains :math:`\sqrt{1-(\gamma^2/\beta)^K}` of the
+    bound, which is all of it unless γ² is close to β. If γ² >= β, the early gradients matter most,
+    and a sequence that doesn't fit is an error (unchecked if `b1` or `b2` is traced). Gradients
+    whose squares overflow need an optimizer that stores √v.
 
     Args:
       num_steps: the length N >= 1, a Python int.
@@ -338,7 +339,7 @@ def worst_case_gradients(num_steps: int, b1: ArrayLike, b2: ArrayLike) -> jax.Ar
     Raises:
       TypeError: `num_steps` is not an int.
       ValueError: `num_steps` is below 1, a concrete `b1` is outside [0, 1) or `b2` outside
-        (0, 1), or γ² >= β and `num_steps` too long for the dtype.
+        (0, 1), or γ² >= β and `num_steps` is too large for the dtype.
 
     Example:
       >>> from kadam_jax.stability import worst_case_gradients
@@ -360,18 +361,18 @@ def worst_case_gradients(num_steps: int, b1: ArrayLike, b2: ArrayLike) -> jax.Ar
     return jnp.where(fits, _power(jnp.where(fits, ratio, 1), lag), 0)
 
 
-# B_n² of Theorem 1 is factor · e^logarithm; the factor n, where there is one, stands apart since it
-# may be 0, where √n has no finite derivative.
+# B_n² of Theorem 1 is factor · e^logarithm; the factor n, if there is one, is kept apart since at 0
+# √n has no finite derivative.
 
 
 def _theorem(step: jax.Array, c: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """1/C, n or e^{n|C|}/|C|, with logarithm and factor apart."""
+    """Return 1/C, n or e^{n|C|}/|C|, as a logarithm and a factor."""
     size = jnp.where(c == 0, 1, jnp.abs(c))
     return jnp.log(1 / size) + _growth(step, -c), jnp.where(c == 0, step, 1)
 
 
 def _integral(step: jax.Array, c: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """(1-e^{-Cn})/C, with logarithm and factor apart; close to C=0 the factor is n."""
+    """Return (1-e^{-Cn})/C as a logarithm and a factor; close to C=0 the factor is n."""
     close = jnp.abs(c) <= _CLOSE / step
     exponent = jnp.where(close, c, 0) * jnp.where(close & jnp.isfinite(step), step, 0)
     size = jnp.where(close, 1, jnp.abs(c))
@@ -388,10 +389,10 @@ _FORMS: dict[str, Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]]
 
 @jax.custom_jvp
 def _coefficient(b1, b2, rest1, rest2):
-    """C(β, γ), from an exact numerator where its two terms cancel.
+    """Compute C(β, γ), from an exact numerator where its two terms cancel.
 
     1-b is exact for b >= 1/2, so the plain form keeps the digits that 2/b1 - 1/b2 - 1 would lose.
-    A C that only the last digits of the decays decide is 0, so that (9/10, 9/11) is on C=0.
+    A C decided only by the last digits of the decays is 0, so that (9/10, 9/11) is on C=0.
     """
     plain = _plain_coefficient(b1, b2)
     product, error = _product(b1, b2)
@@ -412,12 +413,12 @@ def _plain_coefficient(b1, b2):
     return 2 * (1 - b1) / b1 - (1 - b2) / b2
 
 
-# A ratio and its logarithm carry a derivative one at a time: up to 1/2 the ratio, which may be 0,
-# and beyond it the logarithm. So no derivative is a quotient of two that vanish.
+# Of a ratio and its logarithm, only one carries the derivative: the ratio, which may be 0, up to
+# 1/2, and the logarithm beyond. So no derivative is a quotient of two numbers that vanish.
 
 
 def _and_log(b: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """b and ln b."""
+    """Return b and ln b."""
     small, fixed = b < 0.5, jax.lax.stop_gradient(b)
     large = jnp.where(small, 1, b)
     return jnp.where(small, b, fixed), jnp.where(small, jnp.log(fixed), jnp.log(large))
@@ -425,7 +426,7 @@ def _and_log(b: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 @jax.custom_jvp
 def _square_over_and_log(b1, b2, rest1, rest2):
-    """γ²/β and its logarithm, that from an exact γ²-β where its two terms cancel."""
+    """Return γ²/β and its logarithm, from an exact γ²-β where its two terms cancel."""
     term = jnp.log(b2)
     plain = 2 * jnp.log(b1) - term
     exact = jnp.log1p(_square_minus(b1, b2, rest1, rest2) / b2)
@@ -444,18 +445,18 @@ def _square_over_and_log_jvp(primals, tangents):
 
 
 def _square_minus(b1, b2, rest1, rest2):
-    """γ²-β, right to its last digits."""
+    """Return γ²-β, right to its last digits."""
     square, error = _product(b1, b1)
     return (square - b2) + (error + (2 * b1 * rest1 - rest2))
 
 
 def _cancels(difference: jax.Array, term: jax.Array) -> jax.Array:
-    """Whether `difference`, of a number next to `term` and `term`, has fewer than 20 bits right."""
+    """Return whether `difference`, of a number and `term`, has fewer than 20 correct bits."""
     return jnp.abs(difference) < 2**20 * jnp.finfo(term.dtype).eps * jnp.abs(term)
 
 
 def _product(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """a·b and its rounding error, exactly (Dekker): products of halves are exact."""
+    """Return a·b and its rounding error, exactly (Dekker): products of halves are exact."""
     info = jnp.finfo(a.dtype)
     a1, b1 = (jax.lax.reduce_precision(x, info.nexp, (info.nmant - 1) // 2) for x in (a, b))
     a2, b2 = a - a1, b - b1
@@ -464,16 +465,16 @@ def _product(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _log_ratio_of_sums(step: jax.Array, b1: jax.Array, b2: jax.Array) -> jax.Array:
-    """ln of √(Σ β^j) / Σ γ^j: the bias correction times (1-γ)/√(1-β), without a 1-b^(n+1)."""
+    """Return ln(√(Σ β^j) / Σ γ^j), the bias correction times (1-γ)/√(1-β), without 1-b^(n+1)."""
     first, second = (_log_geometric_sum(step, *_and_log(b)) for b in (b1, b2))
     return second / 2 - first
 
 
 @jax.custom_jvp
 def _log_geometric_sum(step: jax.Array, ratio: jax.Array, rate: jax.Array) -> jax.Array:
-    """ln of the sum of ratio^j over j = 0..step; `rate` is ln(ratio).
+    """Return ln of the sum of ratio^j over j = 0..step; `rate` is ln(ratio).
 
-    The sum is the one with -rate times e^{rate·step}: so only decaying exponentials are met, and
+    The sum equals that for -rate times e^{rate·step}, so only decaying exponentials occur and
     nothing overflows.
     """
     size = jnp.where(rate == 0, 1, jnp.abs(rate))
@@ -517,7 +518,7 @@ def _log_geometric_sum_jvp(primals, tangents):
 
 @jax.custom_jvp
 def _power(q: jax.Array, n: jax.Array) -> jax.Array:
-    """q^n, whose derivatives are finite: at q=0 for n = 0, 1, 2, ..., and where they overflow."""
+    """Return q^n with finite derivatives: at q=0 for n = 0, 1, 2, ..., and where they overflow."""
     return q**n
 
 
@@ -532,7 +533,7 @@ def _power_jvp(primals, tangents):
 
 @jax.custom_jvp
 def _growth(step: jax.Array, rate: jax.Array) -> jax.Array:
-    """step·max(rate, 0), where 0·∞ is 0."""
+    """Return step·max(rate, 0), where 0·∞ is 0."""
     return jnp.maximum(rate, 0) * jnp.where((rate <= 0) & jnp.isinf(step), 0, step)
 
 
@@ -546,13 +547,13 @@ def _growth_jvp(primals, tangents):
 
 
 def _finite(step: jax.Array) -> jax.Array:
-    """A step that stands for ∞ in derivatives, where 0·∞ has to be 0."""
+    """Replace a step of ∞ by a large number for derivatives, where 0·∞ has to be 0."""
     return jnp.minimum(step, jnp.sqrt(jnp.finfo(step.dtype).max))
 
 
 @jax.custom_jvp
 def _log1mexp(x: jax.Array) -> jax.Array:
-    """ln(1 - e^{-x}) for x > 0; JAX differentiates expm1 as expm1 + 1, which loses e^{-x}."""
+    """Return ln(1 - e^{-x}) for x > 0; JAX's derivative of expm1, expm1 + 1, loses e^{-x}."""
     return jnp.log(-jnp.expm1(-x))
 
 
@@ -562,12 +563,12 @@ def _log1mexp_jvp(primals, tangents):
 
 
 def _over_expm1(x: jax.Array) -> jax.Array:
-    """1/(e^x - 1) for x > 0."""
+    """Return 1/(e^x - 1) for x > 0."""
     return jnp.exp(-x) / -jnp.expm1(-x)
 
 
 def _mean_position(x: jax.Array) -> jax.Array:
-    """1/x - 1/(e^x - 1), the mean of p in [0, 1] under the weight e^{-xp}, for |x| <= 2."""
+    """Return 1/x - 1/(e^x - 1), the mean of p in [0, 1] with weight e^{-xp}, for |x| <= 2."""
     square = x * x
     series = jnp.zeros_like(x)
     for coefficient in reversed(_SERIES):
@@ -576,7 +577,7 @@ def _mean_position(x: jax.Array) -> jax.Array:
 
 
 def _bernoulli_series(num: int) -> list[float]:
-    """B_2k/(2k)! for k = 1..num, the coefficients of x/(e^x - 1)."""
+    """Return B_2k/(2k)! for k = 1..num, the coefficients of x/(e^x - 1)."""
     terms = [Fraction(1)]
     for m in range(1, 2 * num + 1):
         terms.append(-sum(term / factorial(m + 1 - j) for j, term in enumerate(terms)))
@@ -590,7 +591,7 @@ _SERIES = _bernoulli_series(20)
 
 @jax.custom_jvp
 def _log_mean_decay(x: jax.Array) -> jax.Array:
-    """ln((1 - e^{-x})/x), the logarithm of the mean of e^{-xp} over p in [0, 1], for |x| <= 2."""
+    """Return ln((1 - e^{-x})/x), the log of the mean of e^{-xp} over p in [0, 1], for |x| <= 2."""
     divisor = jnp.where(x == 0, 1, x)
     return jnp.log(jnp.where(x == 0, 1, -jnp.expm1(-divisor) / divisor))
 
@@ -602,7 +603,7 @@ def _log_mean_decay_jvp(primals, tangents):
 
 @jax.custom_jvp
 def _root(x: jax.Array) -> jax.Array:
-    """√x, whose derivative at 0 is the largest float rather than ∞: 0 times it is 0."""
+    """Return √x, whose derivative at 0 is the largest float, not ∞, so that 0 times it is 0."""
     return jnp.sqrt(x)
 
 
@@ -615,7 +616,7 @@ def _root_jvp(primals, tangents):
 
 @jax.custom_jvp
 def _log(x: jax.Array) -> jax.Array:
-    """ln x, whose derivative at 0 is the largest float rather than ∞: 0 times it is 0."""
+    """Return ln x, whose derivative at 0 is the largest float, not ∞, so that 0 times it is 0."""
     return jnp.log(x)
 
 
@@ -636,7 +637,7 @@ def _step_and_decays(
 
 @np.errstate(all="ignore")
 def _decays(b1: ArrayLike, b2: ArrayLike, b1_range: Range = POSITIVE_DECAY) -> list[jax.Array]:
-    """`b1` and `b2`, checked and in one dtype and shape, and what rounding took off each."""
+    """Return checked `b1` and `b2` in one dtype and shape, and what rounding took off each."""
     *numbers, dtype = _numbers(b1, b2, b1_range)
     rounded = [jnp.asarray(b, dtype) for b in numbers]
     rests = [
@@ -647,7 +648,7 @@ def _decays(b1: ArrayLike, b2: ArrayLike, b1_range: Range = POSITIVE_DECAY) -> l
 
 
 def _numbers(b1: ArrayLike, b2: ArrayLike, b1_range: Range):
-    """`b1` and `b2` as they are given, on the host where known, and the dtype of results."""
+    """Return `b1` and `b2` as given, on the host if known, and the dtype of results."""
     named = (("b1", b1, b1_range), ("b2", b2, POSITIVE_DECAY))
     numbers = [check_real(name, b, within, single=False) for name, b, within in named]
     # A Python number leaves the other's dtype as it is.
@@ -660,7 +661,7 @@ def _numbers(b1: ArrayLike, b2: ArrayLike, b1_range: Range):
 
 
 def _check_span(num_steps: int, b1: np.ndarray, b2: np.ndarray) -> None:
-    """Raises if the worst case for any γ² >= β overflows; half the largest float leaves room."""
+    """Raise if the worst case for any γ² >= β overflows; half the largest float leaves room."""
     ratio = np.max(b1 / b2, where=b1 * b1 >= b2, initial=1)
     longest = 1 + np.floor(np.log(np.finfo(b1.dtype).max / 2) / np.log(ratio))
     require(

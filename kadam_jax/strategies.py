@@ -28,14 +28,14 @@ STRATEGIES: Mapping[str, Callable] = MappingProxyType(
 
 STATIC_K = (
     "it is the number of stages: with optax.inject_hyperparams pass static_args=('k', ...), and "
-    "name a callable mask in it too; in a sweep make k a static axis"
+    "include a callable mask there too; in a sweep make k a static axis"
 )
 
 
 def per_stage_decays(
     b1: ArrayLike, b2: ArrayLike, k: int, strategy: str = "inverse_exp"
 ) -> tuple[tuple[ArrayLike, ...], tuple[ArrayLike, ...]]:
-    r"""Decays :math:`(\gamma_{1:k}, \beta_{1:k})` of k-Adam's stages, the same for every stage.
+    r"""Return the decays :math:`(\gamma_{1:k}, \beta_{1:k})` of k-Adam's stages, all the same.
 
     ============= ==================================== ==================================
     strategy      each stage's decay                   what it keeps
@@ -81,7 +81,7 @@ def per_stage_decays(
 def stage_decays(
     name: str, decays: Any, k: int, strategy: str, check: Callable[[str, Iterable[Any]], None]
 ) -> tuple[Any, ...]:
-    """The k decays that `decays`, a scalar or k values, stands for; `check` sees what was given."""
+    """Return the k decays that a scalar or k values stand for; `check` gets what was given."""
     rule: Callable = checked_rule(k, strategy)
     if isinstance(decays, str) or not isinstance(decays, Sequence):
         if np.ndim(decays) == 0:
@@ -96,7 +96,7 @@ def stage_decays(
 
 
 def checked_rule(k: int, strategy: str) -> Callable[[ArrayLike, int], ArrayLike]:
-    """The rule of `strategy`, after `k` and `strategy` have been checked."""
+    """Return the rule of `strategy`, after checking `k` and `strategy`."""
     # optax.adam's second argument is b1.
     hint = "k comes before b1 here: name b1" if isinstance(k, float) else STATIC_K
     check_integer("k", k, hint=hint)

@@ -1,8 +1,8 @@
-r"""Adam and k-Adam in continuous time: an ordinary differential equation next to the discrete run.
+r"""Adam and k-Adam in continuous time: an ordinary differential equation for the discrete run.
 
-The second-order equation (Proposition 2) of Gould and Tanaka,
+It is the second-order equation (Proposition 2) of Gould and Tanaka,
 `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_, with the moving averages of Lemma 1, here
-for k stages. Time is :math:`t = n\eta`: an optimizer step takes η = `learning_rate`; only this
+for k stages. Time is :math:`t = n\eta`: an optimizer step takes η = `learning_rate`. Only this
 timescale, p = 1 in the paper's :math:`t = n\eta^p`, leaves both terms of the equation in place.
 With :math:`g = \nabla L(\theta)` and :math:`u^{(0)} = g`, for stages i = 1, ..., k,
 
@@ -13,9 +13,9 @@ With :math:`g = \nabla L(\theta)` and :math:`u^{(0)} = g`, for stages i = 1, ...
       \eta \dot v_i = \tfrac{1-\beta_i}{\beta_i} \big(|u^{(i-1)}|^2 - v_i\big) \\
     u^{(i)} &= \frac{\sqrt{1-\beta_i^{1+t/\eta}}}{1-\gamma_i^{1+t/\eta}} \frac{m_i}{\sqrt{v_i}}
 
-and everything but θ zero at t = 0, u included (0/0 = 0); ε is added to the bias-corrected root as
-in `scale_by_kadam`. `solve_flow` integrates this, `flow_vector_field` hands it to other solvers,
-and the other functions are closed forms of it.
+and everything except θ is zero at t = 0, including u (0/0 = 0); ε is added to the bias-corrected
+root as in `scale_by_kadam`. `solve_flow` integrates this, `flow_vector_field` hands it to other
+solvers, and the other functions are closed forms of it.
 """
 
 from kadam_jax.flow.closed_forms import (

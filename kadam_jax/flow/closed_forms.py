@@ -37,7 +37,7 @@ from kadam_jax.flow.equation import (
 def moving_average_kernel(
     tau: ArrayLike, t: ArrayLike, decay: ArrayLike, *, learning_rate: ArrayLike
 ) -> jax.Array:
-    r"""The weight of what came at time τ in a moving average at time t >= τ.
+    r"""Compute the weight of an input at time τ in a moving average at time t >= τ.
 
     .. math:: K_\alpha(\tau, t) = \frac{1-\alpha}{\eta\alpha}
       \exp\Big(-\frac{1-\alpha}{\eta\alpha} (t-\tau)\Big)
@@ -78,18 +78,18 @@ def continuous_update(
     bias_correction: str = "discrete",
     panels: int = 64,
 ) -> jax.Array:
-    r"""Proposition 1: the update u(t) that a given history of gradients leads to.
+    r"""Compute the update u(t) that results from a history of gradients (Proposition 1).
 
     .. math:: u(t) = \frac{\sqrt{1-\beta^{1+t/\eta}}}{1-\gamma^{1+t/\eta}}
       \int_0^t K_\gamma(\tau, t) g(\tau)\, d\tau
       \Big/ \sqrt{\int_0^t K_\beta(\tau, t) |g(\tau)|^2\, d\tau}
 
-    Each integral is taken in :math:`(t-\tau)/\eta \cdot (1-\alpha)/\alpha`, up to 40 of these units
-    back, by eight Gauss nodes in each of `panels` equal panels: exact to rounding for gradients
-    that are smooth on a panel's scale.
+    Each integral is taken over :math:`(t-\tau)/\eta \cdot (1-\alpha)/\alpha`, up to 40 of these
+    units back, with eight Gauss nodes in each of `panels` equal panels. It is exact up to rounding
+    for gradients that are smooth on a panel's scale.
 
     Args:
-      gradient: g(τ), from a scalar to an array; it is vmapped.
+      gradient: g(τ), a function from a scalar to an array; it is vmapped.
       t: a scalar time, at least 0.
       learning_rate: η, in the unit of `t`.
       b1: γ in (0, 1).
@@ -98,11 +98,11 @@ def continuous_update(
       panels: how many panels, a Python int.
 
     Returns:
-      u(t), of the gradient's shape.
+      u(t), with the gradient's shape.
 
     Raises:
-      ValueError: a concrete `b1` or `b2` is outside (0, 1), `t` negative, or `bias_correction`
-        unknown.
+      ValueError: a concrete `b1` or `b2` is outside (0, 1), `t` is negative, or `bias_correction`
+        is unknown.
       TypeError: `t` is not a scalar, or `gradient` not a function.
 
     Examples:
@@ -140,7 +140,7 @@ def continuous_update(
 def unforced_rates(
     learning_rate: ArrayLike, weight_decay: ArrayLike
 ) -> tuple[jax.Array, jax.Array]:
-    r"""The two rates at which parameters without any update decay.
+    r"""Compute the two rates at which parameters decay without any update.
 
     .. math:: k_\pm = \frac{1 \pm \sqrt{1 - 2\lambda\eta}}{\eta}
 
@@ -167,7 +167,7 @@ def unforced_rates(
 
 
 def _discriminant(learning_rate: ArrayLike, weight_decay: ArrayLike) -> jax.Array:
-    """1 - 2λη, checked."""
+    """Compute 1 - 2λη, checked."""
     check_real("learning_rate", learning_rate, POSITIVE, single=False)
     check_real("weight_decay", weight_decay, NOT_NEGATIVE, single=False)
     twice = 2 * weight_decay * learning_rate
@@ -184,13 +184,13 @@ def unforced_solution(
     learning_rate: ArrayLike,
     weight_decay: ArrayLike,
 ) -> jax.Array:
-    r"""Parameters at time t if u is 0 throughout and decay decoupled.
+    r"""Compute the parameters at time t if u is 0 throughout and decay is decoupled.
 
     .. math:: \theta(t) = a e^{-k_+ t} + b e^{-k_- t}, \qquad
       a = -\frac{\dot\theta(0) + k_- \theta(0)}{k_+ - k_-}, \quad b = \theta(0) - a
 
-    with :math:`k_\pm` from `unforced_rates`; near 2λη = 1, where both rates meet, it is summed as
-    the series that this is there. All arguments broadcast.
+    with :math:`k_\pm` from `unforced_rates`; near 2λη = 1, where the two rates meet, the solution
+    is summed as a series. All arguments broadcast.
 
     Args:
       t: time since the start.
@@ -229,6 +229,6 @@ def unforced_solution(
 
 
 def _series(square: jax.Array, odd: int) -> jax.Array:
-    """cosh z, or sinh(z)/z if `odd`, from z² <= 1."""
+    """Compute cosh z, or sinh(z)/z if `odd`, from z² <= 1."""
     coefficients = np.array([1 / math.factorial(2 * n + odd) for n in range(10)])
     return jnp.polyval(coefficients[::-1].astype(square.dtype), square)

@@ -29,7 +29,7 @@ from kadam_jax._checks import (
 from kadam_jax._numerics import accumulator_dtype, promoted, promoting, quotient
 from kadam_jax.strategies import Decays, stage_decays
 
-# All the weight in a moving average of rate a = (1-b)/b at s = t/η, where b = 1/(1+a).
+# The total weight in a moving average of rate a = (1-b)/b at s = t/η, where b = 1/(1+a).
 BIAS_CORRECTIONS: Mapping[str, Callable] = MappingProxyType(
     {
         "discrete": lambda rate, s: -jnp.expm1(-(1 + s) * jnp.log1p(rate)),  # 1 - b^(1+s)
@@ -45,32 +45,32 @@ class Numbers(NamedTuple):
     eps: Any
     coupled_decay: Any
     decoupled_decay: Any
-    mu_rates: Any  # (1-γ)/γ of each stage, from a γ that isn't rounded yet
+    mu_rates: Any  # (1-γ)/γ of each stage, from a γ that isn't yet rounded
     nu_rates: Any  # (1-β)/β
 
 
 class Part(NamedTuple):
-    """A parameter and what belongs to it, scalars; or all parameters of one dtype, vectors."""
+    """A parameter and its state, as scalars; or all parameters of one dtype, as vectors."""
 
     base: jax.Array  # θ at the step's start
-    moved: jax.Array  # since then: in θ itself a substep's small increment would be rounded
+    moved: jax.Array  # since then: added to θ, a substep's small increment would be rounded
     velocity: jax.Array
     mu: tuple[jax.Array, ...]
     rms: tuple[jax.Array, ...]
 
     @property
     def theta(self):
-        """θ now."""
+        """The current θ."""
         return self.base + self.moved
 
     @property
     def real_dtype(self):
-        """The dtype of real numbers that go with it."""
+        """The dtype of the real numbers that go with the parameter."""
         return self.rms[0].dtype
 
 
 class Corrections(NamedTuple):
-    """Of every stage at one time s = t/η."""
+    """The corrections of every stage at one time s = t/η."""
 
     scale: jax.Array  # (k,): √(1-β^(1+s)) / (1-γ^(1+s))
     eps: jax.Array  # (k,): ε √(1-β^(1+s))
@@ -78,8 +78,8 @@ class Corrections(NamedTuple):
 
 
 def numbers_of(learning_rate, k, b1, b2, eps, strategy, weight_decay, coupled) -> Numbers:
-    """Checked, and made before any rounding."""
-    hint = "a flow has one, since it sets the unit of time: no schedule, no array"
+    """Check the arguments and compute the equation's numbers before any rounding."""
+    hint = "a flow has a single one, which sets the unit of time: no schedule, no array"
     check_real("learning_rate", learning_rate, POSITIVE, hint=hint)
     check_real("weight_decay", weight_decay, NOT_NEGATIVE)
     check_real("eps", eps, NOT_NEGATIVE)
@@ -112,13 +112,13 @@ def _check_stages(name: str, decays: tuple[Any, ...]) -> None:
 
 
 def rounded(numbers: Numbers, dtype) -> Numbers:
-    """In one dtype, the rates stacked: (k,)."""
+    """Return the numbers in one dtype, with the rates stacked: (k,)."""
     p = cast(numbers, dtype)
     return p._replace(mu_rates=jnp.stack(p.mu_rates), nu_rates=jnp.stack(p.nu_rates))
 
 
 def corrections_at(p: Numbers, s, bias_correction: str) -> Corrections:
-    """Of all stages at s = t/η, a scalar."""
+    """Return the corrections of all stages at s = t/η, a scalar."""
     weight = BIAS_CORRECTIONS[bias_correction]
     scale = jnp.sqrt(weight(p.nu_rates, s))
     sign = jnp.where(s > 0, 0, 1) if bias_correction == "continuous" else None
@@ -127,7 +127,7 @@ def corrections_at(p: Numbers, s, bias_correction: str) -> Corrections:
 
 @promoting
 def stage_updates(x, mus, rmss, c: Corrections) -> tuple[jax.Array, ...]:
-    """u of every stage, the first one's input being `x`."""
+    """Return u of every stage, where `x` is the input of the first."""
     updates = []
     for i, (mu, rms) in enumerate(zip(mus, rmss, strict=True)):
         u = quotient(c.scale[i] * mu, rms, c.eps[i])
@@ -137,17 +137,17 @@ def stage_updates(x, mus, rmss, c: Corrections) -> tuple[jax.Array, ...]:
 
 
 def root(nu):
-    """√v with a finite derivative at 0; a solver's stages may put v a little below it."""
+    """Return √v with a finite derivative at 0; a solver's stages may put v a little below 0."""
     return jnp.where(nu != 0, jnp.sqrt(jnp.where(nu != 0, jnp.abs(nu), 1)), 0)
 
 
 def square(x):
-    """|x|², with the derivatives of a polynomial, at 0 too."""
+    """Return |x|², with the derivatives of a polynomial, at 0 too."""
     return jnp.real(x * jnp.conj(x))
 
 
 def gradient_of(grad_fn, params, batch, coupled_decay):
-    """The gradient, cast to the parameters' dtypes, with coupled decay."""
+    """Return the gradient, cast to the parameters' dtypes, with coupled decay."""
     grads = grad_fn(params) if batch is None else grad_fn(params, batch)
     want, got = (jax.tree.map(jnp.shape, tree) for tree in (params, grads))
     words = f"return the loss's gradient, shaped like params, {want}"
@@ -163,7 +163,7 @@ def gradient_of(grad_fn, params, batch, coupled_decay):
 
 
 def accumulators(params):
-    """Arrays of at least float32 for all parameters."""
+    """Return arrays of at least float32 for all parameters."""
     require(jax.tree.leaves(params), "params", "hold at least one array", repr(params))
     return jax.tree.map(_accumulator, params)
 
@@ -175,17 +175,17 @@ def _accumulator(x) -> jax.Array:
 
 
 def widest_real(leaves) -> np.dtype:
-    """The dtype for numbers that all leaves share."""
+    """Return the dtype for numbers that all leaves share."""
     return promoted(*(leaf.real.dtype for leaf in leaves))
 
 
 def cast(tree, dtype):
-    """Every leaf as an array of that dtype."""
+    """Return every leaf as an array of that dtype."""
     return jax.tree.map(lambda x: jnp.asarray(x, dtype), tree)
 
 
 class FlowVariables(NamedTuple):
-    """What `flow_vector_field` differentiates: θ, dθ/dt and each stage's m and v."""
+    """The variables of `flow_vector_field`: θ, dθ/dt and each stage's m and v."""
 
     params: optax.Params
     velocity: optax.Updates
@@ -209,21 +209,22 @@ def flow_vector_field(
     Callable[[ArrayLike, FlowVariables, Any], FlowVariables],
     Callable[[optax.Params], FlowVariables],
 ]:
-    r"""The flow as :math:`\dot y = f(t, y, \text{args})`, as diffrax and others take it.
+    r"""Return the flow as :math:`\dot y = f(t, y, \text{args})`, for diffrax and other solvers.
 
     It is what `solve_flow` converges to with many substeps. `args` is the minibatch, or None.
-    As u grows like √t from t = 0, and again after a change of minibatch, no solver shows its order
-    there: integrate step by step, within each in x with :math:`t = (n + x^2)\eta`,
-    :math:`dy/dx = 2x\eta f`, and no step evaluates the next step's minibatch. Order 2 is then seen
-    in full, of higher ones 3: a step's first substep stays off. Methods whose stages put v below 0
-    where it starts from 0, as those of high order do, need substeps small enough.
+    Since u grows like √t from t = 0, and again after each change of minibatch, no solver shows its
+    order there. Instead, integrate step by step, and within each step in x, with
+    :math:`t = (n + x^2)\eta` and :math:`dy/dx = 2x\eta f`; then no step evaluates the next step's
+    minibatch. Methods of order 2 then show their full order, and those of higher order show 3,
+    since the error of a step's first substep remains. Methods whose stages put v below 0 where it
+    starts from 0, as high-order methods do, need small enough substeps.
 
     Args:
       grad_fn, learning_rate, k, b1, b2, eps, strategy, weight_decay, coupled, bias_correction: as
         in `solve_flow`.
 
     Returns:
-      `f(t, y, args)`, y and its result being `FlowVariables`, and `y0(params)`, y at t = 0.
+      `f(t, y, args)`, where y and the result are `FlowVariables`, and `y0(params)`, y at t = 0.
 
     Raises:
       ValueError, TypeError: as in `solve_flow`.
@@ -247,7 +248,7 @@ def flow_vector_field(
 
     def y0(params):
         params = accumulators(params)
-        # Arrays of their own, since variables that hold one twice cannot be donated.
+        # Separate arrays, since variables that hold one array twice cannot be donated.
         velocity, *mu = (jax.tree.map(jnp.zeros_like, params) for _ in range(k + 1))
         nu = [jax.tree.map(lambda x: jnp.zeros_like(x.real), params) for _ in range(k)]
         return FlowVariables(params, velocity, tuple(mu), tuple(nu))

@@ -24,19 +24,19 @@ class Constants(NamedTuple):
 
 
 def prepare(p: Numbers, step: float) -> Constants:
-    """The factors for substeps of `step` steps."""
+    """Compute the factors for substeps of `step` steps."""
     x, y = p.mu_rates * step, p.nu_rates * step
     gain = jnp.sqrt(y * jnp.exp(-y))
     return Constants(step, -jnp.expm1(-x), x * jnp.exp(-x), -jnp.expm1(-y / 2), gain)
 
 
 def start(gradient, parts: list[Part]) -> None:
-    """A step's first substep needs nothing: each takes its own gradient."""
+    """Return None: each substep takes its own gradient."""
 
 
 @promoting
 def advance(one: Part, g, c: Constants, corrections: Corrections, p: Numbers) -> Part:
-    r"""One substep of one parameter: scalars in, scalars out.
+    r"""Advance one parameter by one substep: scalars in, scalars out.
 
     .. math::
 
@@ -45,8 +45,8 @@ def advance(one: Part, g, c: Constants, corrections: Corrections, p: Numbers) ->
           \dot\psi = -\tfrac{2}{\eta} (\psi + u + \lambda\theta) \\
         m &\gets e^{-x} (m + x g), \qquad v \gets e^{-y} (v + y |g|^2)
 
-    with :math:`\Delta t = \eta/K`, all right-hand sides at the substep's start; stage i > 1 takes
-    the u of stage i-1 for g. Instead of v it is √v that is kept.
+    with :math:`\Delta t = \eta/K` and all right-hand sides at the substep's start; stage i > 1
+    takes the u of stage i-1 for g. √v is kept instead of v.
     """
     *inputs, u = (g, *stage_updates(g, one.mu, one.rms, corrections))
     theta, psi = one.theta, one.velocity
@@ -66,7 +66,7 @@ def advance(one: Part, g, c: Constants, corrections: Corrections, p: Numbers) ->
 
 
 def substep(gradient, corrections, c: Constants, p: Numbers, s, parts: list[Part], grads):
-    """`advance` for all parameters, from s = t/η."""
+    """Run `advance` for all parameters, from s = t/η."""
     now = corrections(s)
     advance_all = jax.vmap(advance, in_axes=(0, 0, None, None, None))
     each = zip(parts, gradient(parts), strict=True)

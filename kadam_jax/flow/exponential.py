@@ -16,22 +16,22 @@ from kadam_jax.flow.equation import Numbers, Part, cast, stage_updates
 
 
 class Constants(NamedTuple):
-    """From each node τ = hx² to the next; `mu_*` and `rms_*` of each stage."""
+    """Factors from each node τ = hx² to the next; `mu_*` and `rms_*` for each stage."""
 
     step: Any  # h = 1/K
     fractions: jax.Array  # (nodes+1,): τ/h, from 0 to 1
-    points: jax.Array  # (nodes, points, 3): what makes the input there from that at a panel's nodes
+    points: jax.Array  # (nodes, points, 3): the input there from that at a panel's nodes
     mu_loss: jax.Array  # (nodes, k)
-    mu_mean: jax.Array  # (nodes, 3, k): what makes the input's mean from that at a panel's nodes
+    mu_mean: jax.Array  # (nodes, 3, k): the input's mean from that at a panel's nodes
     rms_loss: jax.Array  # (nodes, k)
     rms_gain: jax.Array  # (nodes, points, k)
     drift: jax.Array  # (1 - e^(-2h)) / 2
-    push: jax.Array  # (nodes,): the force's weights in what the velocity loses
-    shift: jax.Array  # (nodes,): and the parameters
+    push: jax.Array  # (nodes,): the force's weights in the velocity's loss
+    shift: jax.Array  # (nodes,): and in that of the parameters
 
 
 def prepare(p: Numbers, step: float) -> Constants:
-    """What substeps of `step` steps multiply by."""
+    """Compute the factors of substeps of `step` steps."""
     dtype = p.mu_rates.dtype
     x, weights = _radau(NODES)
     lag = -np.expm1(-2 * step * (1 - x * x))
@@ -39,11 +39,11 @@ def prepare(p: Numbers, step: float) -> Constants:
     x = np.concatenate([[0], x])
 
     def masses(rates, num):
-        """The kernel's share of each Gauss point; scaled, so that constants are kept."""
+        """Return the kernel's share of each Gauss point, scaled so that constants are kept."""
         points, weights, _ = _panels(x, num)
         ages = step * (np.square(x[1:, None]) - np.square(points))  # (nodes, num)
         exponents = np.log(weights * points)[..., None] - ages[..., None] * rates[None, None]
-        return jax.nn.softmax(exponents, axis=1)  # of a large rate no share is 0/0
+        return jax.nn.softmax(exponents, axis=1)  # no share is 0/0 at a large rate
 
     def exponents(rates):
         return -jnp.outer(step * np.diff(x * x), rates)
@@ -70,7 +70,7 @@ NODES = 4  # an even number: quadratics go through x at nodes 0, 1, 2, then 2, 3
 
 
 def _radau(num: int) -> tuple[np.ndarray, np.ndarray]:
-    """Gauss-Radau nodes and weights on [0, 1], the end 1 among them."""
+    """Return Gauss-Radau nodes and weights on [0, 1], including the end 1."""
     legendre = np.polynomial.legendre.Legendre.basis
     nodes = np.sort(-(legendre(num - 1) + legendre(num)).roots().real)
     nodes[-1] = 1
@@ -80,7 +80,7 @@ def _radau(num: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _panels(x: np.ndarray, num: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Gauss points between successive nodes, their weights, and the quadratics of the panel there.
+    """Return Gauss points between successive nodes, their weights and the panel's quadratics there.
 
     Shapes (nodes, num), (nodes, num), (nodes, num, 3).
     """
@@ -104,7 +104,7 @@ def _panels(x: np.ndarray, num: int) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 @promoting
 def _advance(part: Part, grad, next_grad, next_moved, c: Constants, first, corrections, p) -> Part:
-    """A substep for a gradient and, where it decays, a θ that go linearly to their next values."""
+    """Advance a substep with a gradient (and, for decay, θ) linear up to its next value."""
     c, first, corrections, p = cast((c, first, corrections, p), part.real_dtype)
     inputs = [grad + fraction * (next_grad - grad) for fraction in c.fractions]  # at each node
     mus, rmss = [], []
@@ -139,12 +139,12 @@ def _combine(weights, arrays):
 
 
 def start(gradient, parts: list[Part]):
-    """The gradient at a step's start; later substeps are given the one that ended the last."""
+    """Return the gradient at a step's start; later substeps get the one that ended the last."""
     return gradient(parts)
 
 
 def substep(gradient, corrections, c: Constants, p: Numbers, s, parts: list[Part], grads):
-    """All parameters from s = t/η, where their gradient is `grads`, and the gradient at its end."""
+    """Advance all parameters from s = t/η, with gradient `grads`; also return the next gradient."""
     times = corrections(s), jax.vmap(corrections)(s + c.step * c.fractions[1:])
 
     def advance(next_grads, next_moved):

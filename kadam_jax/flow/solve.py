@@ -1,4 +1,4 @@
-"""The loops over steps and substeps that solve a flow, and its state as a caller sees it.
+"""The loops over steps and substeps that solve a flow, and the state that a caller sees.
 
 Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
 `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_: Section 2.2 and Appendix I.
@@ -36,11 +36,11 @@ from kadam_jax.strategies import Decays
 
 
 class Method(NamedTuple):
-    """How a substep is made."""
+    """How a substep is computed."""
 
-    start: Callable  # (gradient, parts) -> what a step's first substep needs of the gradient
+    start: Callable  # (gradient, parts) -> what a step's first substep needs from the gradient
     prepare: Callable  # (numbers, 1/K) -> what does not depend on the time
-    substep: Callable  # -> parts at its end, and what the next one needs of the gradient
+    substep: Callable  # -> parts at its end, and what the next one needs from the gradient
 
 
 METHODS: Mapping[str, Method] = MappingProxyType(
@@ -54,7 +54,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
 class FlowState(NamedTuple):
     """The flow at one time; trees are like the parameters, of at least float32."""
 
-    time: jax.Array  # shape=(): t, an optimizer step being η
+    time: jax.Array  # shape=(): t, where an optimizer step takes η
     params: optax.Params  # θ
     velocity: optax.Updates  # dθ/dt, in units of u
     mu: tuple[optax.Updates, ...]  # m of each stage
@@ -78,10 +78,10 @@ class FlowSolution(NamedTuple):
 
 
 class Packing:
-    """A tree's arrays as one vector for each dtype, in the order in which dtypes appear.
+    """Packs a tree's arrays into one vector for each dtype, in the order in which dtypes appear.
 
-    A substep is then one fused loop: with a loop for each array of a network, compiling takes
-    minutes and small arrays cost more to start than to compute.
+    A substep is then one fused loop. With a loop for each array of a network, compiling takes
+    minutes, and small arrays cost more to launch than to compute.
     """
 
     def __init__(self, tree):
@@ -92,12 +92,12 @@ class Packing:
             self.members.setdefault(leaf.dtype, []).append(i)
 
     def vectors(self, tree) -> list[jax.Array]:
-        """One for each dtype."""
+        """Return one vector for each dtype."""
         leaves = self.treedef.flatten_up_to(tree)
         return [jnp.concatenate([leaves[i].ravel() for i in m]) for m in self.members.values()]
 
     def tree(self, vectors):
-        """From vectors of any dtypes."""
+        """Return the tree from vectors of any dtypes."""
         leaves: list[Any] = [None] * len(self.shapes)
         for members, vector in zip(self.members.values(), vectors, strict=True):
             ends = np.cumsum([math.prod(self.shapes[i]) for i in members])
@@ -140,17 +140,17 @@ def solve_flow(
     (v like m). The left Riemann sum multiplies a constant gradient by :math:`x/(e^x-1)`, not by 1:
     .9994 for γ = .9 and K = 100, but .585 for γ = .01. The error falls like 1/K.
 
-    `method="exponential"` costs K+1 gradients a step; measured, one (a quadratic, a logistic
-    regression) to four (a transformer) of its substeps do what 100 of Euler's do. Everything but g
-    is linear in what drives it, so over a substep of h = 1/K steps, with time s in steps from its
-    start,
+    `method="exponential"` costs K+1 gradients per step. As measured, one (for a quadratic or a
+    logistic regression) to four (for a transformer) of its substeps do as much as 100 of Euler's.
+    Everything except g is linear in what drives it, so over a substep of h = 1/K steps, with time s
+    in steps from its start,
 
-    - g is taken linear in s between its values at both ends, the later one taken where the same
-      substep with g frozen leads; the next substep starts with that value;
+    - g is taken to be linear in s between its values at both ends; the later value is taken where
+      the same substep with g frozen leads, and the next substep starts with it;
     - u is found at nodes :math:`s = h x^2`, since it grows like √t from t = 0 and after every
-      change of minibatch, and is smooth in x. A stage's input between nodes is a quadratic in x
+      change of minibatch but is smooth in x. A stage's input between nodes is a quadratic in x
       (the linear g is one): m is its exact average, v that of its square at three Gauss points;
-    - with :math:`f = u + \lambda\theta`, at the nodes and by Gauss-Radau quadrature in x,
+    - with :math:`f = u + \lambda\theta` at the nodes and Gauss-Radau quadrature in x,
 
     .. math::
 
@@ -161,13 +161,14 @@ def solve_flow(
     The error falls like 1/K². As λθ is part of f, λη should be well below K.
 
     Decoupled decay is the λθ above; with `coupled`, g is :math:`\nabla L + \lambda\theta` instead.
-    Minibatch n is held during :math:`[n\eta, (n+1)\eta)`, and the gradient taken at every substep.
+    Minibatch n is held during :math:`[n\eta, (n+1)\eta)`, and the gradient is taken at every
+    substep.
 
-    The solver is compiled once for each `grad_fn`, `save` and `integrand` (as objects: define them
-    once) and each shape; other numbers don't compile it again and may be traced. If one of the
-    functions has no hash, as modules that hold arrays and plain dataclasses have none, it is
-    compiled at every call. Memory doesn't grow with `num_steps` or `substeps` but for what `save`
-    keeps.
+    The solver is compiled once for each `grad_fn`, `save` and `integrand` (as objects, so define
+    them once) and each shape; other numbers may be traced and don't compile it again. If one of the
+    functions has no hash, as is the case for modules that hold arrays and for plain dataclasses,
+    the solver is compiled at every call. Memory doesn't grow with `num_steps` or `substeps`, except
+    for what `save` keeps.
 
     Args:
       grad_fn: `grad_fn(params)`, or `grad_fn(params, batch)` with `batches`: the loss's gradient.
@@ -175,29 +176,31 @@ def solve_flow(
       learning_rate: η > 0, the time of one step.
       num_steps: how many steps, a Python int.
       substeps: K, a Python int.
-      k, b1, b2, strategy: the stages and their decays as in `scale_by_kadam`; all in (0, 1).
-      eps: ε, outside the bias-corrected root.
+      k, b1, b2, strategy: the stages and their decays, as in `scale_by_kadam`; all in (0, 1).
+      eps: ε, added outside the bias-corrected root.
       weight_decay: λ.
       coupled: whether decay enters the gradient; static.
       batches: a tree of arrays with a leading axis of `num_steps`, or None.
       save: what to keep of the state at t = 0, η, 2η, ...; the parameters by default, such as
         `lambda state: state.params["w"]`.
-      integrand: a function of the state, in whose `integral` it is None, that is integrated over
-        time by the trapezoidal rule over substeps, without any of them being kept.
+      integrand: a function of the state (whose `integral` is None there) that is integrated over
+        time by the trapezoidal rule over substeps, without keeping any of its values.
       method: "euler" or "exponential".
-      bias_correction: "discrete", the paper's with b^(1+t/η); or "continuous", what makes the
-        average of a constant that constant, :math:`e^{-at/\eta}` with a = (1-b)/b in place of
-        b^(1+t/η). Then u(0+) is sign(g), and the flow is nearer to the first discrete steps.
+      bias_correction: "discrete", the paper's correction with b^(1+t/η); or "continuous", which
+        makes the average of a constant equal that constant, with :math:`e^{-at/\eta}`, a = (1-b)/b,
+        in place of b^(1+t/η). Then u(0+) is sign(g), and the flow is closer to the first discrete
+        steps.
 
     Returns:
       A `FlowSolution`.
 
     Raises:
       ValueError: a number is out of range, `batches` has another leading axis, `save` returns
-        nothing, `grad_fn` not a tree like the parameters, there are none, or a name is unknown.
+        nothing, `grad_fn` does not return a tree like the parameters, there are no parameters, or a
+        name is unknown.
       TypeError: `num_steps`, `substeps` or `k` is not a Python int, `learning_rate` or
-        `weight_decay` not a scalar (a schedule, say), a parameter neither floating point nor
-        complex, or the gradient of a real one complex.
+        `weight_decay` is not a scalar (but a schedule, say), a parameter is neither floating point
+        nor complex, or the gradient of a real parameter is complex.
 
     Examples:
       >>> import jax, jax.numpy as jnp
@@ -231,14 +234,14 @@ def solve_flow(
     if integrand is not None:
         check_function("integrand", integrand, ("state",))
     static = Static(grad_fn, num_steps, substeps, save, integrand, method, bias_correction)
-    # A function that has no hash may be one that can change: no program of it is kept.
+    # A function without a hash may be one that can change, so its program is not kept.
     kept = _has_hash(static)
     solve = partial(_compiled_solve, static) if kept else jax.jit(partial(_solve, static))
     return solve(params, batches, rounded(numbers, widest_real(jax.tree.leaves(params))))
 
 
 def _zeros(x) -> jax.Array:
-    """What a sum of arrays like `x` starts from; inside `jax.shard_map` it varies as `x` does."""
+    """Return the start of a sum of arrays like `x`; in `jax.shard_map` it varies as `x` does."""
     return jnp.zeros_like(x, accumulator_dtype(jnp.result_type(x)))
 
 
@@ -255,7 +258,7 @@ class Static(NamedTuple):
 
 
 def _solve(static: Static, params, batches, p: Numbers) -> FlowSolution:
-    """`solve_flow` on checked arguments."""
+    """Run `solve_flow` on checked arguments."""
     grad_fn, num_steps, substeps, save, integrand, method, bias_correction = static
     packing = Packing(params)
     bases, k = packing.vectors(params), len(p.mu_rates)
@@ -287,7 +290,7 @@ def _solve(static: Static, params, batches, p: Numbers) -> FlowSolution:
         )
 
     def weigh(weight, parts, s, integral: Integral):
-        """The integral, and the integrand times `weight` substeps more."""
+        """Return the integral plus the integrand times `weight` substeps."""
         if integrand is None:
             return integral
         weight = weight / substeps * p.learning_rate

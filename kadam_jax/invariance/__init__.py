@@ -1,15 +1,15 @@
-"""Scale-invariant weights: how their norm and direction move, and the assumptions behind it.
+"""Scale-invariant weights: how their norm and direction move, and under which assumptions.
 
-A loss that does not change under W -> αW, α > 0, has ⟨W, g⟩ = 0, and from that the paper (Gould and
-Tanaka, `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_) concludes that ‖W‖² is an
-average of ‖u‖² and that the direction Ŵ = W/‖W‖ obeys an equation of its own (Section 4.2,
-Appendix J). Both are here as stated and as they have to be corrected: dividing each entry of g by
-its own √v, or averaging gradients of other steps, makes a u that is not orthogonal to W.
+A loss that does not change under W -> αW, α > 0, has ⟨W, g⟩ = 0. From this the paper (Gould and
+Tanaka, `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_) concludes that ‖W‖² is an average of
+‖u‖² and that the direction Ŵ = W/‖W‖ obeys its own equation (Section 4.2, Appendix J). Both are
+here as stated and as they have to be corrected: dividing each entry of g by its own √v, or
+averaging gradients of other steps, gives a u that is not orthogonal to W.
 
-⟨a, b⟩ is Re Σ conj(a) b. It and all other sums are taken over slices of the leaves of a tree. Which
-slices is said by `axes`, the axes of a leaf that one slice spans: None for all of them (the leaf is
-one slice), a tuple for every leaf, or a function of a leaf's path, such as "blocks/0/qkv", and the
-leaf, for each leaf its own. A statistic has the leaf's other axes: with `axes=(0, 3)` the heads'
+⟨a, b⟩ is Re Σ conj(a) b. This and all other sums are taken over slices of the leaves of a tree. The
+argument `axes` says which axes of a leaf one slice spans: None for all of them (the leaf is one
+slice), a tuple for every leaf, or, for a choice per leaf, a function of the leaf's path, such as
+"blocks/0/qkv", and the leaf. A statistic has the leaf's other axes: with `axes=(0, 3)` the heads'
 matrices W[:, i, h] of a (width, 3, heads, head_size) leaf give (3, heads) norms. Sums are at least
 float32.
 """

@@ -25,7 +25,7 @@ class ScaleByCoarseGrainedNormalizationState(NamedTuple):
 
     count: jax.Array  # shape=(), dtype=int32, saturating: steps done
     mu: optax.Updates  # moving average of the incoming updates
-    rms: optax.Updates  # √ṽ, of size 1 along the axes a slice spans; of full size with `where`
+    rms: optax.Updates  # √ṽ, size 1 along the axes a slice spans; full size with `where`
 
 
 def scale_by_coarse_grained_normalization(
@@ -36,7 +36,7 @@ def scale_by_coarse_grained_normalization(
     *,
     where: MaskOfLeaves = True,
 ) -> optax.GradientTransformationExtraArgs:
-    r"""Adaptive normalization with one second moment for a whole slice: Assumption 2, made true.
+    r"""Normalize adaptively with one second moment for a whole slice, as Assumption 2 states.
 
     .. math::
 
@@ -44,10 +44,11 @@ def scale_by_coarse_grained_normalization(
         \tilde v_n = \beta \tilde v_{n-1} + (1-\beta) \frac{\|g_n\|^2}{N} \\
         u_n &= \frac{m_n / (1-\gamma^{n+1})}{\sqrt{\tilde v_n / (1-\beta^{n+1})} + \varepsilon}
 
-    with N the number of entries of a slice and 0/0 = 0. Unlike the elementwise √v it does not turn
-    a vector, so at γ = 0 an update is orthogonal to whatever its gradient is orthogonal to. Where
-    slices are single entries (`axes` = ()) it is `scale_by_adaptive_normalization`, and like that
-    keeps √ṽ: multiplying all gradients by a power of two leaves every bit of the update as it is.
+    where N is the number of entries of a slice and 0/0 = 0. Unlike the elementwise √v, √ṽ does not
+    rotate a vector, so at γ = 0 an update is orthogonal to whatever its gradient is orthogonal to.
+    If slices are single entries (`axes` = ()), this is `scale_by_adaptive_normalization`, and like
+    that it keeps √ṽ: multiplying all gradients by a power of two leaves every bit of the update
+    unchanged.
 
     Args:
       axes: the axes a slice spans, see `kadam_jax.invariance`; None makes each leaf one slice.
@@ -55,17 +56,17 @@ def scale_by_coarse_grained_normalization(
       b2: decay β of the average of the mean squares, in [0, 1).
       eps: ε, added to the bias-corrected root, in units of the gradient.
       where: bools that broadcast to a leaf, or a function of path and leaf that returns them:
-        entries where it is False keep a second moment of their own, and count in no mean.
+        entries where it is False keep their own second moment and do not enter any mean.
 
     Returns:
       A transformation whose updates are in units of the learning rate, not yet negated, with the
-      gradients' dtypes, or their promotion with the parameters' if `update` is given these.
-      Averages are at least float32.
+      gradients' dtypes, promoted with the parameters' if `update` is given the parameters. Averages
+      are at least float32.
 
     Raises:
       ValueError: a concrete `b1` or `b2` is outside [0, 1), a concrete `eps` is negative, a leaf
         lacks an axis, `where` does not broadcast.
-      TypeError: `b1`, `b2` or `eps` is not a number, `axes` or `where` not as described; a
+      TypeError: `b1`, `b2` or `eps` is not a number, `axes` or `where` is not as described; a
         gradient is not floating point or complex (raised by `update`).
 
     Examples:
@@ -118,7 +119,7 @@ def scale_by_coarse_grained_normalization(
 
 
 def _mask(where: MaskOfLeaves, path, leaf) -> jax.Array | None:
-    """The entries of `leaf` that share second moments, None for all."""
+    """Return the entries of `leaf` that share second moments, or None for all."""
     mask = where(label(path), leaf) if callable(where) else where
     if mask is True:
         return None

@@ -1,4 +1,4 @@
-"""The direction of scale-invariant weights, and the part of their gradients along them.
+"""The direction of scale-invariant weights, and the component of their gradients along them.
 
 Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
 `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_: Proposition 3, Lemma 2, Assumption 1.
@@ -41,7 +41,7 @@ def direction_residual(
     form: str = "radial",
     axes: AxesOfLeaves = None,
 ):
-    r"""By how much Proposition 3's equation for the direction Ŵ = W/‖W‖ fails.
+    r"""Compute the residual of Proposition 3's equation for the direction Ŵ = W/‖W‖.
 
     .. math::
 
@@ -50,19 +50,19 @@ def direction_residual(
     with Λ as `form` says:
 
     - "paper": :math:`\tfrac12 \eta r \|\dot{\hat W}\|^2`. The r is a slip: the equation was divided
-      by r, this term was not.
+      by r, but this term was not.
     - "without_r": :math:`\tfrac12 \eta \|\dot{\hat W}\|^2`, which still drops ⟨Ŵ, u⟩.
-    - "radial": :math:`\tfrac12 \eta \|\dot{\hat W}\|^2 - \langle \hat W, u \rangle / r`, what
-      appendix J's derivation gives when nothing is dropped but ηṙ. Where W obeys
+    - "radial": :math:`\tfrac12 \eta \|\dot{\hat W}\|^2 - \langle \hat W, u \rangle / r`, which
+      Appendix J's derivation gives when only ηṙ is dropped. Where W obeys
       :math:`\lambda W + \dot W + \tfrac12\eta\ddot W = -u` its residual is exactly
       :math:`-\eta (\dot r / r) \dot{\hat W}`.
 
-    As η falls at fixed t the last form's residual vanishes, the others' do not (γ = 0.9, √v of each
-    entry its own). λ is in none of them: it moves r alone.
+    As η falls at fixed t, the last form's residual vanishes; those of the others do not (γ = 0.9,
+    an elementwise √v). λ is in none of the forms: it moves only r.
 
     Args:
-      weights: W, a tree; nowhere may a slice be 0, which has no direction and gives NaN.
-      velocity: dW/dt, a tree like `weights`, with t in units where a step is η.
+      weights: W, a tree; no slice may be 0, since that has no direction and gives NaN.
+      velocity: dW/dt, a tree like `weights`, with t in units in which a step is η.
       acceleration: d²W/dt²; on a solution of the equation above, -(2/η)(λW + dW/dt + u).
       updates: u, in units of the learning rate.
       learning_rate: η; may be traced.
@@ -118,7 +118,7 @@ def direction_residual(
 
 
 class RadialInnerProducts(NamedTuple):
-    """Trees like the weights, of one for each slice."""
+    """Trees like the weights, with one number for each slice."""
 
     inner: Any  # ⟨W, g⟩
     cosine: Any  # ⟨W, g⟩ / (‖W‖ ‖g‖), 0 where either is 0
@@ -126,16 +126,16 @@ class RadialInnerProducts(NamedTuple):
 
 
 def radial_inner_products(weights, gradients, *, axes: AxesOfLeaves = None) -> RadialInnerProducts:
-    r"""⟨W, g⟩ and the cosine between a weight and a gradient, or update, of this or another step.
+    r"""Compute ⟨W, g⟩ and the cosine of a weight and a gradient or update, of any step.
 
     A loss with L(Φ_s(W)) = L(W), Φ_s(W) = e^s W (scale invariance for factors α = e^s > 0; the
     paper's sW is not the identity at s = 0), has
 
     .. math:: 0 = \frac{d}{ds} L(e^s W) \Big|_{s=0} = \langle W, \nabla_W L(W) \rangle
 
-    (Lemma 2, appendix K). Assumption 1 neglects ⟨W, g⟩ for gradients of earlier steps too. The
-    inner product falls with ‖g‖ and the cosine does not, so compare that with chance: independent
-    random directions in N dimensions have a root mean square cosine of 1/√N.
+    (Lemma 2, Appendix K). Assumption 1 neglects ⟨W, g⟩ for gradients of earlier steps too. The
+    inner product falls with ‖g‖ but the cosine does not, so compare the cosine with chance:
+    independent random directions in N dimensions have a root mean square cosine of 1/√N.
 
     Args:
       weights: W, a tree.
@@ -143,8 +143,8 @@ def radial_inner_products(weights, gradients, *, axes: AxesOfLeaves = None) -> R
       axes: the axes a slice spans, see `kadam_jax.invariance`.
 
     Returns:
-      `inner`, `cosine` and `chance`, trees like `weights` of one for each slice. The cosine is
-      right for gradients whose squares underflow or overflow.
+      `inner`, `cosine` and `chance`, trees like `weights` with one number for each slice. The
+      cosine is right even for gradients whose squares underflow or overflow.
 
     Raises:
       ValueError: a leaf lacks an axis, or the trees or their shapes differ.
@@ -164,7 +164,7 @@ def radial_inner_products(weights, gradients, *, axes: AxesOfLeaves = None) -> R
       Lemma 2, Assumption 1, Appendix G, Appendix K.
     """
 
-    def unit(x, over):  # of mean square 1 over a slice
+    def unit(x, over):  # with mean square 1 over a slice
         root = root_mean_square(x, over)
         return x / jnp.where(root != 0, root, jnp.inf)
 

@@ -1,4 +1,4 @@
-"""‖W‖² along a run: predictions of it, and the moving average of ‖u‖² that it resembles.
+"""Predictions of ‖W‖² along a run, and the moving average of ‖u‖² that it resembles.
 
 Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
 `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_: Theorem 2, Appendices I and J.
@@ -27,7 +27,7 @@ def predicted_squared_norm(
     weight_decay: ArrayLike,
     radial: ArrayLike | None = None,
 ) -> jax.Array:
-    r"""‖W‖² at every step, predicted from the updates: Theorem 2, or the full form with ⟨W, u⟩.
+    r"""Predict ‖W‖² at every step from the updates: Theorem 2, or the full form with ⟨W, u⟩.
 
     .. math::
 
@@ -35,23 +35,23 @@ def predicted_squared_norm(
             + \eta \sum_{m<n} e^{-2\lambda (n-m) \eta} f_m, \qquad
         f_m = \eta \|u_m\|^2 - 2 \langle W_m, u_m \rangle
 
-    (Appendix I with Δt = η) with η = `learning_rate` and λ = `weight_decay`; where η changes, λη is
+    (Appendix I with Δt = η), where η = `learning_rate` and λ = `weight_decay`; if η changes, λη is
     summed. Sums are compensated, so that steps below float32's resolution of ‖W‖² count too.
 
     Theorem 2 drops -2⟨W, u⟩, which for gradients that are noise is 2γ/(1-γ) times the term that it
-    keeps (see `momentum_factor`); even for γ = 0 an elementwise √v turns an orthogonal g into a u
-    that is not.
+    keeps (see `momentum_factor`); even for γ = 0, an elementwise √v turns an orthogonal g into a u
+    that is not orthogonal.
 
-    On a discrete run with λ = 0 the full form is the identity
-    ‖W - ηu‖² = ‖W‖² + η(η‖u‖² - 2⟨W, u⟩) and proves nothing. On a flow, given the means of ‖u‖² and
-    ⟨W, u⟩ over each step, it has ‖u‖² for the ‖dW/dt‖² that appendix J starts from. That is right
-    for a u that changes little within a step: with gradients that are noise, held during a step, it
-    is 1% off at γ = 0.8, 7% at 0.5 and 70% at 0.01, where ‖dW/dt‖² stays within 1%.
+    On a discrete run with λ = 0 the full form is the identity ‖W - ηu‖² = ‖W‖² + η(η‖u‖² - 2⟨W, u⟩)
+    and proves nothing. On a flow, given the means of ‖u‖² and ⟨W, u⟩ over each step, it has ‖u‖² in
+    place of the ‖dW/dt‖² that Appendix J starts from. That is right for a u that changes little
+    within a step: with gradients that are noise, held during a step, it is 1% off at γ = 0.8, 7% at
+    0.5 and 70% at 0.01, where ‖dW/dt‖² stays within 1%.
 
     Args:
       initial: ‖W_0‖², one for each slice, of any shape S.
-      updates_or_statistics: ‖u_m‖², (N, \*S); or u_m itself, with the slice's own axes after those,
-        (N, \*S, ...). On a flow, dW/dt may stand in for u here.
+      updates_or_statistics: ‖u_m‖², (N, \*S); or u_m itself, (N, \*S, ...), with the slice's own
+        axes last. On a flow, dW/dt may stand in for u here.
       learning_rate: η, a scalar or one for each m, (N,); may be traced, as `weight_decay` may.
       weight_decay: λ of decoupled decay; for coupled decay, which is inside u, give 0.
       radial: ⟨W_m, u_m⟩, (N, \*S), for the full form; None for Theorem 2.
@@ -62,7 +62,7 @@ def predicted_squared_norm(
     Raises:
       ValueError: shapes do not fit, or a concrete `initial`, ‖u‖², `learning_rate` or
         `weight_decay` is negative.
-      TypeError: one of these or `radial` is not real, or `weight_decay` not a single number.
+      TypeError: one of these or `radial` is not real, or `weight_decay` is not a single number.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -85,15 +85,15 @@ def predicted_squared_norm(
     shape = (*squares.shape[:1], *initial.shape)
     if squares.ndim == 0 or squares.shape[: len(shape)] != shape:
         raise ValueError(
-            f"updates_or_statistics must have shape (num_steps, *{initial.shape}, ...), the shape "
-            f"of initial in it, got {squares.shape}"
+            f"updates_or_statistics must have shape (num_steps, *{initial.shape}, ...), which "
+            f"contains the shape of initial, got {squares.shape}"
         )
     if squares.ndim > len(shape):
         squares = inner(squares, squares, tuple(range(len(shape), squares.ndim)))
     elif not isinstance(squares, Tracer) and jnp.any(squares.real < 0):
         raise ValueError(
             f"updates_or_statistics of shape (num_steps, *{initial.shape}) must be ‖u‖², at least "
-            "0, but has entries below; u itself has the slice's own axes after those"
+            "0, but has negative entries; u itself has the slice's own axes after those"
         )
     radials = jnp.zeros_like(squares) if radial is None else wide(radial)
     if radials.shape != shape:
@@ -112,7 +112,7 @@ def predicted_squared_norm(
         total, lost = _advance(total, lost, source, rate, weight_decay)
         return (total, lost), total
 
-    zeros = jnp.zeros_like(squares, dtype, shape=shape[1:])  # inside shard_map it varies as u does
+    zeros = jnp.zeros_like(squares, dtype, shape=shape[1:])  # in shard_map it varies as u does
     initial = initial.astype(dtype) + zeros
     per_step = (squares.astype(dtype), radials.astype(dtype), jnp.broadcast_to(rates, shape[:1]))
     return jnp.concatenate([initial[None], jax.lax.scan(step, (initial, zeros), per_step)[1]])
@@ -123,20 +123,20 @@ def _sum_of_trees(*trees):
 
 
 class RecordSquaredNormState(NamedTuple):
-    """The terms of ‖W‖² after `count` steps, each a tree like the parameters of one for each slice.
+    """The terms of ‖W‖² after `count` steps, trees like the parameters with one number per slice.
 
-    With the correction for momentum ‖W‖² is `decayed + momentum_factor(b1) * growth`.
+    With the correction for momentum, ‖W‖² is `decayed + momentum_factor(b1) * growth`.
     """
 
     count: jax.Array  # shape=(), dtype=int32, saturating: steps done
     decayed: Any  # ‖W_0‖² e^{-2λt}
-    growth: Any  # η ∫ e^{-2λ(t-τ)} ‖u‖² dτ, Theorem 2's
+    growth: Any  # η ∫ e^{-2λ(t-τ)} ‖u‖² dτ, as in Theorem 2
     radial: Any  # -2 ∫ e^{-2λ(t-τ)} ⟨W, u⟩ dτ, which Theorem 2 drops
     lost: tuple[Any, Any, Any]  # what rounding has lost of each, so that long runs stay exact
 
     @property
     def theorem(self):
-        """‖W‖² as Theorem 2 has it."""
+        """‖W‖² according to Theorem 2."""
         return _sum_of_trees(self.decayed, self.growth, *self.lost[:2])
 
     @property
@@ -151,7 +151,7 @@ def record_squared_norm(
     *,
     axes: AxesOfLeaves = None,
 ) -> optax.GradientTransformationExtraArgs:
-    r"""Predict ‖W‖² of every slice along a run, in one pass and with six numbers a slice.
+    r"""Predict ‖W‖² of every slice along a run, in one pass and with six numbers per slice.
 
     .. math::
 
@@ -159,19 +159,19 @@ def record_squared_norm(
         f_n = \eta_n \|u_n\|^2 \;\text{(growth)}, \quad -2 \langle W_n, u_n \rangle
         \;\text{(radial)}
 
-    which is `predicted_squared_norm`, its terms apart, each a compensated sum that float32 carries
-    through a million steps. Put it where u_n passes: after the normalization, before decoupled
-    weight decay and the learning rate. Inside `jax.shard_map` each shard records its own part of a
-    slice; the sum over shards (`jax.lax.psum`) is the slice's.
+    This is `predicted_squared_norm` with its terms kept apart, each a compensated sum that stays
+    accurate in float32 through a million steps. Put it where u_n passes: after the normalization,
+    and before decoupled weight decay and the learning rate. Inside `jax.shard_map` each shard
+    records its own part of a slice; the sum over shards (`jax.lax.psum`) is the slice's.
 
     Args:
       learning_rate: η, a scalar (may be traced) or a schedule of the step count.
-      weight_decay: λ of decoupled decay, may be traced; 0 for coupled decay, which is inside u.
+      weight_decay: λ of decoupled decay (may be traced); 0 for coupled decay, which is inside u.
       axes: the axes a slice spans, see `kadam_jax.invariance`.
 
     Returns:
-      A transformation that leaves updates as they are, with a `RecordSquaredNormState`. Its
-      `update` needs `params`; after N updates the state is that of ‖W_N‖².
+      A transformation that leaves updates unchanged, with a `RecordSquaredNormState`. Its `update`
+      needs `params`; after N updates the state describes ‖W_N‖².
 
     Raises:
       ValueError: a concrete rate is negative; `update` got no `params`; a leaf lacks an axis.
@@ -199,7 +199,7 @@ def record_squared_norm(
 
     def init_fn(params):
         decayed = map_slices(lambda w, over: inner(w, w, over), axes, params)
-        # Arrays of their own, since a state that holds one twice cannot be donated.
+        # Separate arrays, since a state that holds one array twice cannot be donated.
         growth, radial, *lost = (jax.tree.map(jnp.zeros_like, decayed) for _ in range(5))
         return RecordSquaredNormState(
             jnp.zeros([], jnp.int32), decayed, growth, radial, tuple(lost)
@@ -229,11 +229,11 @@ def record_squared_norm(
 
 
 def momentum_factor(b1: ArrayLike) -> jax.Array:
-    r"""True growth of ‖W‖² over Theorem 2's when gradients are noise: (1+γ)/(1-γ).
+    r"""Compute (1+γ)/(1-γ), the true growth of ‖W‖² over Theorem 2's if gradients are noise.
 
-    Let :math:`u_n = (1-\gamma) \sum_j \gamma^j \hat g_{n-j}` with :math:`\hat g_n`, the gradient
-    over a slowly moving √v, of mean square σ², uncorrelated between steps and orthogonal to W_n.
-    Then
+    Let :math:`u_n = (1-\gamma) \sum_j \gamma^j \hat g_{n-j}`, where :math:`\hat g_n`, the gradient
+    divided by a slowly moving √v, has mean square σ², is uncorrelated between steps and is
+    orthogonal to W_n. Then
 
     .. math::
 
@@ -245,17 +245,17 @@ def momentum_factor(b1: ArrayLike) -> jax.Array:
             = 2\eta (1-\gamma) \sum_j \gamma^j (1-\gamma^j) \sigma^2
             = \frac{2\gamma}{1+\gamma} \eta \sigma^2
 
-    since W has moved by -ηu at each of the j steps since it was orthogonal to :math:`\hat g_{n-j}`.
-    ‖W‖² grows by η times :math:`\eta\|u\|^2 - 2\langle W, u\rangle`, which is ησ², a factor of
-    (1+γ)/(1-γ) above the η‖u‖² that Theorem 2 keeps. In other words, each gradient goes into W with
-    weight one in the end, however γ spreads it. The factor is reached after some 1/(1-γ) steps, is
-    a statement about the discrete run, and is larger than the truth where gradients correlate.
+    because W has moved by -ηu at each of the j steps since it was orthogonal to
+    :math:`\hat g_{n-j}`. ‖W‖² grows by η times :math:`\eta\|u\|^2 - 2\langle W, u\rangle`, which is
+    ησ². That is (1+γ)/(1-γ) times the η‖u‖² that Theorem 2 keeps. In other words, each gradient
+    enters W with a total weight of one, however γ spreads it. The factor is reached after some
+    1/(1-γ) steps, describes the discrete run, and is too large if gradients are correlated.
 
     Args:
       b1: decay γ of the first moment, in [0, 1), any shape; may be traced.
 
     Returns:
-      The factor, with the shape of `b1`, to multiply Theorem 2's growth (or its ‖u‖²) with.
+      The factor by which to multiply Theorem 2's growth (or its ‖u‖²), with the shape of `b1`.
 
     Raises:
       ValueError: a concrete `b1` is outside [0, 1).
@@ -277,13 +277,13 @@ def momentum_factor(b1: ArrayLike) -> jax.Array:
 class MovingAverage(NamedTuple):
     """The average w_n = decay · w_{n-1} + weight · x_n."""
 
-    decay: jax.Array  # of the average, 1 for a sum
+    decay: jax.Array  # of the average; 1 for a sum
     weight: jax.Array  # of a new entry
     gain: jax.Array  # weight / (1 - decay), inf for a sum: w_n is gain times a normalized average
 
 
 def squared_norm_average(learning_rate: ArrayLike, weight_decay: ArrayLike) -> MovingAverage:
-    r"""The moving average of ‖u‖² that ‖W‖² is according to Theorem 2.
+    r"""Return the moving average of ‖u‖² that, according to Theorem 2, equals ‖W‖².
 
     .. math::
 
@@ -291,11 +291,11 @@ def squared_norm_average(learning_rate: ArrayLike, weight_decay: ArrayLike) -> M
         \alpha = \frac{1}{1 + 2\lambda\eta}
 
     for λ > 0: η/(2λ) times an exponential moving average, whose kernel decays at the rate
-    (1-α)/(ηα) = 2λ. As λ goes to 0 the new entry's weight :math:`\eta^2 / (1 + 2\lambda\eta)` goes
-    to η² and the decay to 1, so at λ = 0 ‖W‖² = ‖W_0‖² + η² Σ‖u‖² is a sum: dividing by ‖W‖ is then
-    AdaGrad for whole tensors, not RMSprop. The second stage of a 2-Adam with γ₂ = 0 takes this α as
-    its β₂. Appendix J has α and 1-α the wrong way round: its kernel belongs to
-    w_n = α w_{n-1} + (1-α) x_n, not to the average above it.
+    (1-α)/(ηα) = 2λ. As λ goes to 0, the new entry's weight :math:`\eta^2 / (1 + 2\lambda\eta)` goes
+    to η² and the decay to 1, so at λ = 0, ‖W‖² = ‖W_0‖² + η² Σ‖u‖² is a sum. Dividing by ‖W‖ is
+    then AdaGrad for whole tensors, not RMSprop. The second stage of a 2-Adam with γ₂ = 0 takes this
+    α as its β₂. Appendix J swaps α and 1-α: its kernel belongs to w_n = α w_{n-1} + (1-α) x_n, not
+    to the average above it.
 
     Args:
       learning_rate: η, any shape; may be traced, as `weight_decay` may.
@@ -327,9 +327,9 @@ def squared_norm_average(learning_rate: ArrayLike, weight_decay: ArrayLike) -> M
 
 
 def _advance(x, lost, source, learning_rate, weight_decay):
-    """Appendix I's sum x, one step further, and the part of it that rounding loses.
+    """Advance Appendix I's sum x by one step, and return the part that rounding loses.
 
-    A small decay is a change that is added, e^(-δ) - 1 times x: as a factor, e^(-δ) itself would be
+    A small decay is added as a change, e^(-δ) - 1 times x: used as a factor, e^(-δ) itself would be
     rounded, to 1 for δ < 3e-8 in float32.
     """
     rate, decay_rate, source = (

@@ -21,7 +21,7 @@ AxesOfLeaves = Axes | Callable[[str, Any], Axes]
 
 
 def map_slices(fn: Callable[..., jax.Array], axes: AxesOfLeaves, tree, *rest):
-    """fn(leaf, the axes its slices span, *leaves of the other trees) for each leaf."""
+    """Apply fn(leaf, the axes its slices span, *leaves of the other trees) to each leaf."""
 
     def of_leaf(path, leaf, *others):
         shapes = {jnp.shape(x) for x in (leaf, *others)}
@@ -33,7 +33,7 @@ def map_slices(fn: Callable[..., jax.Array], axes: AxesOfLeaves, tree, *rest):
 
 
 def slice_axes(axes: AxesOfLeaves, path, leaf) -> tuple[int, ...]:
-    """The axes of `leaf`, none negative, that a slice spans."""
+    """Return the axes of `leaf`, none negative, that a slice spans."""
     ndim = jnp.ndim(leaf)
     chosen = axes(label(path), leaf) if callable(axes) else axes
     if chosen is None:
@@ -48,7 +48,7 @@ def slice_axes(axes: AxesOfLeaves, path, leaf) -> tuple[int, ...]:
         raise ValueError(
             f"axes must be distinct axes of a leaf, got {tuple(chosen)} for leaf {label(path)!r} "
             f"of shape {jnp.shape(leaf)}; give None for whole leaves, or a function of path and "
-            "leaf for a choice of each"
+            "leaf to choose for each"
         )
     return over
 
@@ -58,20 +58,21 @@ def _is_int(axis) -> bool:
 
 
 def label(path) -> str:
-    """A leaf's path as functions of it are given it, "blocks/0/qkv"."""
+    """Return a leaf's path as given to functions, such as "blocks/0/qkv"."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def inner(a, b, over: tuple[int, ...], *, keepdims: bool = False) -> jax.Array:
-    """⟨a, b⟩ over the axes `over`."""
+    """Return ⟨a, b⟩ over the axes `over`."""
     return jnp.sum(jnp.real(jnp.conj(wide(a)) * wide(b)), axis=over, keepdims=keepdims)
 
 
 def root_mean_square(x, over: tuple[int, ...], mask=None) -> jax.Array:
-    """√(mean of |x|²) over `over`, kept as axes of size 1; no square leaves the dtype's range.
+    """Return √(mean of |x|²) over `over`, keeping dimensions; no square leaves the dtype's range.
 
-    Exact under scaling by powers of two, and |x| itself where a slice is one entry. Derivatives are
-    those of the formula, at entries that are 0 too; of a slice that is 0 the first one is 0.
+    It is exact under scaling by powers of two, and is |x| itself if a slice is one entry.
+    Derivatives are those of the formula, even at entries that are 0; for a slice that is 0, the
+    first derivative is 0.
     """
     count = size(x, over)
     if mask is not None:
@@ -93,7 +94,7 @@ def _root_mean_square(x, count, over):
 def _root_mean_square_jvp(over, primals, tangents):
     (x, count), (x_dot, _) = primals, tangents
 
-    def change(root, x_dot):  # at a root of 0 that of half its square, as in _numerics
+    def change(root, x_dot):  # at a root of 0, that of half its square, as in _numerics
         direction = x / jnp.where(root != 0, root, 1)
         return inner(direction, x_dot, over, keepdims=True) / count
 
@@ -104,16 +105,16 @@ def _root_mean_square_jvp(over, primals, tangents):
 
 
 def size(x, over: tuple[int, ...]) -> int:
-    """Number of entries of a slice, 1 for an empty one, which all means here divide by."""
+    """Return a slice's number of entries, which means divide by; 1 for an empty slice."""
     return max(math.prod(jnp.shape(x)[axis] for axis in over), 1)
 
 
 def wide(x) -> jax.Array:
-    """As an array of at least float32."""
+    """Return `x` as an array of at least float32."""
     x = jnp.asarray(x)
     return x.astype(accumulator_dtype(x.dtype))
 
 
 def real_dtype(x) -> np.dtype:
-    """The dtype of real numbers as precise as `x`."""
+    """Return the dtype of real numbers as precise as `x`."""
     return jnp.finfo(x.dtype).dtype

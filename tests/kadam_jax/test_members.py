@@ -743,7 +743,7 @@ def test_a_sweep_inside_of_jit_is_refused(mesh):
         ({"x": [1.0]}, {"mesh": 8}, TypeError, "mesh must be a jax.sharding.Mesh"),
         ({"x": [1.0]}, {"mesh": Mesh([], ("x",))}, ValueError, "mesh must have at least one dev"),
         ({"x": [1.0]}, {"grid_shape": True}, TypeError, "grid_shape=True needs members made by"),
-        ({"x": [1.0]}, {"static": ["k"]}, ValueError, r"\['k'\] are no columns"),
+        ({"x": [1.0]}, {"static": ["k"]}, ValueError, r"\['k'\] are not columns"),
         ({"x": [1.0]}, {"static": "x"}, TypeError, "collection of names"),
         ({"x": [1.0]}, {"static": ["x"]}, ValueError, "every column is static"),
         ({"x": [1.0], "k": [[1]]}, {"static": ["k"]}, ValueError, "one Python value"),

@@ -143,7 +143,7 @@ def test_a_state_restored_without_a_target_says_what_to_do(k):
     _, state, _ = run(optimizer, new, PARAMS, range(3))
     raw = serialization.to_state_dict(state)
     for restored in (raw, list(state), list(raw.values()), tuple(raw.values())):
-        with pytest.raises(TypeError, match=r"state must be .*comes back as one where that is its"):
+        with pytest.raises(TypeError, match=r"state must be .*is restored as one if that is its"):
             optimizer.update(PARAMS, restored, PARAMS)
     restored = serialization.from_state_dict(new, raw)
     jax.tree.map(

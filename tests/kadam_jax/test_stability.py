@@ -497,13 +497,21 @@ STEP_ORDERS = [(1, 0, 0), (1, 1, 0), (1, 0, 1), (2, 0, 0)]
 
 
 def pairs_next_to_boundaries(dtype):
-    """Decays off both boundaries, on them, and at distances from 1e-1 to 1e-16 on either side."""
-    pairs = [(b1, b2) for b1 in (1e-4, 0.5, 0.9999) for b2 in (1e-4, 0.3, 0.95, 0.9999)]
+    """Decays off both boundaries, on them, and at distances from 1e-1 to 1e-16 on either side.
+
+    Those that are not close are float32 numbers, of which both precisions share the reference.
+    """
+    single = np.float32
+    pairs = [
+        (single(b1), single(b2)) for b1 in (1e-4, 0.5, 0.9999) for b2 in (1e-4, 0.3, 0.95, 0.9999)
+    ]
     for exponent in (1, 3, 5, 7, 8, 11, 13, 16):
+        kind = single if exponent < 7 else dtype
         for distance in (0, 10**-exponent, -(10**-exponent)):
             b1 = (0.1, 0.5, 0.9, 0.99, 0.999)[exponent % 5]
-            pairs += [(b1, b1**2 * (1 + distance)), (b1, 1 / (2 / b1 - 1 - distance))]
-    return sorted({(dtype(b1), dtype(b2)) for b1, b2 in pairs if dtype(b2) < 1})
+            pairs += [(kind(b1), kind(b1**2 * (1 + distance)))]
+            pairs += [(kind(b1), kind(1 / (2 / b1 - 1 - distance)))]
+    return list(dict.fromkeys((dtype(b1), dtype(b2)) for b1, b2 in pairs if dtype(b2) < 1))
 
 
 def cases(form, dtype):

@@ -548,7 +548,7 @@ def test_speed_does_not_count_the_call_that_compiles(capsys, monkeypatch):
         advance(10, "loss 5.0000")
         advance(10, "loss 4.0000")
     assert capsys.readouterr().err.splitlines() == [
-        "train, steps: 10/30, loss 5.0000, 0:00:40 left",
+        "train, steps: 10/30, loss 5.0000",
         "train, steps: 20/30, loss 4.0000, 250 tokens/s, 0:00:20 left",
     ]
 

@@ -254,6 +254,14 @@ def test_no_identifier_is_a_bare_beta_or_gamma():
             assert not identifiers & {"beta", "gamma"}, f"{name}, line {node.lineno}"
 
 
+def test_exceptions_are_defined_in_one_module():
+    for name, file in modules_of("experiments").items():
+        for node in ast.walk(ast.parse(file.read_text())):
+            bases = [ast.unparse(base) for base in getattr(node, "bases", ())]
+            if any(base.endswith(("Error", "Exception", "Interrupt")) for base in bases):
+                assert name == "experiments.core.errors", f"{node.name} of {name}"
+
+
 def test_a_bad_configuration_raises_one_kind():
     """ConfigError, which ends a command with its sentence; any other would be a traceback."""
     for name, file in modules_of("experiments").items():

@@ -22,8 +22,8 @@ def progress(
 ) -> Iterator[Callable[..., None]]:
     """Shows how far `total` pieces of work are and the time left.
 
-    The first call, which may have compiled, does not count for the speed, but for the first
-    estimate of the time left.
+    The first call, which may have compiled, counts for the first estimate of the time left alone,
+    and not even for that where the speed is shown.
 
     Args:
       label: What is done.
@@ -74,9 +74,10 @@ class _Meter:
         """What to show when more pieces are done."""
         self.done, self.now = self.done + pieces, time.monotonic()
         words = [status] if status else []
-        if self.done > self._begun and self.now > self.start:
+        compiled = self._unit and self._is_first
+        if self.done > self._begun and self.now > self.start and not compiled:
             speed = (self.done - self._begun) / (self.now - self.start)
-            if self._unit and not self._is_first:
+            if self._unit:
                 words.append(f"{speed * self._size:,.0f} {self._unit}/s")
             left = round((self._total - self.done) / speed)
             words.append(f"{datetime.timedelta(seconds=left)} left")

@@ -199,7 +199,7 @@ def test_flax_optimizer_trains_a_module():
 def test_orbax_restores_into_an_abstract_template(tmp_path, gradients):
     optimizer = kadam(optax.linear_schedule(0.1, 0.0, 10), 3, weight_decay=0.1)
     params, _, states = jit_feed(optimizer, gradients, PARAMS)
-    saved = jax.tree.map(lambda x: x[-1], (params, states))
+    saved = jax.tree.map(lambda x: jnp.asarray(x[-1]), (params, states))
     template = jax.eval_shape(lambda: (PARAMS, optimizer.init(PARAMS)))
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(tmp_path / "step", saved)

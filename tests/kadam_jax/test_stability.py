@@ -461,16 +461,6 @@ def test_steps_broadcast_too():
     np.testing.assert_array_equal(levels[1], stability.level_curve(0.5, 4)[0])
 
 
-def test_c_of_zero_takes_the_square_root_branch(x64):
-    b1, b2 = 0.9, 9 / 11
-    assert stability.stability_coefficient(b1, b2) == 0
-    for n in (0, 10, 1000):
-        for form in ("theorem", "integral"):
-            prefactor = np.exp(reference.log_bias_correction(n, b1, b2)) * (1 - b1) / b1
-            expected = prefactor * np.sqrt(b2 / (1 - b2)) * np.sqrt(n)
-            assert_golden(stability.max_update_bound(n, b1, b2, form=form), expected)
-
-
 def test_dtype_follows_the_decays(x64):
     assert stability.stability_coefficient(0.9, 0.999).dtype == jnp.float64
     assert stability.max_update_bound(np.int64(3), 0.9, 0.999).dtype == jnp.float64

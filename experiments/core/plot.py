@@ -34,7 +34,7 @@ STYLE: Mapping[str, Any] = {
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "kadam_jax",  # the same figure is the same file
 }
-STABILITY_COLOURS = "viridis_r"
+STABILITY_COLORMAP = "viridis_r"
 """Its lightness falls steadily with C, so it reads in grey: dark is stable, as in the paper."""
 
 

@@ -1,4 +1,4 @@
-"""Where the max-update is bounded, and what that says of generalization (§3)."""
+"""Where the max-update is bounded, and what that says about generalization (§3)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,16 +19,16 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "laptop": dict(
         model=LAPTOP_MODEL, num_steps=750, warmup_steps=25, eval_every=50, eval_batches=32
     ),
-    # Bytes in GPT-2's vocabulary: almost all of its rows are dead.
+    # Bytes in GPT-2's vocabulary, so almost all of the embedding's rows are dead.
     "paper": dict(batch=64, num_steps=3000, num_points=128, chunk_size=4),
 }
-"""Of figures of test losses along curves, by preset."""
+"""Settings of the figures of test losses along curves, by preset."""
 MINIMUM = {**LAPTOP_MINIMUM, "num_steps": 750, "eval_batches": 32}
-"""What their claims need, but for num_points."""
+"""The minimum that their claims need, except for num_points."""
 SETUP = (
-    "nanoGPT ({model.num_layers} layers, width {model.width}, context {model.context}, "
-    "vocabulary {model.vocab_size}) on bytes of the {corpus} corpus by Adam, batch {batch}, "
-    "{num_seeds} seeds, {num_steps} steps: a warm-up of {warmup_steps}, then a cosine from "
-    "{learning_rate:g} to {final_rate:g} times that."
+    "nanoGPT ({model.num_layers} layers, width {model.width}, context {model.context}, vocabulary "
+    "{model.vocab_size}) is trained on bytes of the {corpus} corpus by Adam with batch size "
+    "{batch}, {num_seeds} seeds and {num_steps} steps: a warm-up of {warmup_steps} steps, then a "
+    "cosine from {learning_rate:g} to {final_rate:g} times that."
 )
 """The beginning of their captions."""

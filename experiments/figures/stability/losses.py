@@ -1,8 +1,8 @@
 """Test losses of nanoGPT along points of the (β, γ) plane; shared by the figures of §3.3.
 
-Every point is trained by Adam with warm-up and a cosine; the loss on the same held-out crops is
-taken every so many steps. A member that diverges stays in the arrays: its last loss is not finite,
-or no better than before training, and its best one is what it reached until then.
+Every point is trained by Adam with a warm-up and a cosine; the loss on the same held-out crops is
+taken at regular intervals. A member that diverges stays in the arrays: its last loss is not finite
+or is no better than before training, and its best loss is the best it reached up to then.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ from experiments.training.train import train_member
 from kadam_jax import grid, points
 
 HORIZONS = {"early": "first third", "whole": "whole run"}
-"""The paper's 1000 of 3000 steps, and all of them."""
+"""The paper's first 1000 of 3000 steps, and all steps."""
 
 Member = Mapping[str, jax.Array]
 Schedule = Callable[[Member], optax.Schedule]
@@ -34,13 +34,13 @@ Schedule = Callable[[Member], optax.Schedule]
 
 
 @dataclass(frozen=True)
-class GeneralisationConfig(ScheduledConfig):
-    """The fields shared by figures of test losses; learning_rate is the peak.
+class GeneralizationConfig(ScheduledConfig):
+    """The fields shared by figures of test losses; learning_rate is the peak value.
 
     Attributes:
       num_points: Points on a curve.
       eval_every: Steps between two test losses.
-      eval_batches: Held-out batches that a test loss is a mean of, the same for all members.
+      eval_batches: Held-out batches that a test loss is averaged over, the same for all members.
     """
 
     num_points: int = 16
@@ -50,7 +50,7 @@ class GeneralisationConfig(ScheduledConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        rule = "num_seeds must be at least 2, a point is chosen on the other seeds"
+        rule = "num_seeds must be at least 2, because a point is chosen on the other seeds"
         require(self.num_seeds >= 2, rule, self.num_seeds)
         check_least(self, num_points=3, eval_batches=1, eval_every=1)
         rule = f"eval_every must divide a third of num_steps={self.num_steps}"
@@ -58,12 +58,12 @@ class GeneralisationConfig(ScheduledConfig):
 
     @property
     def horizon_steps(self) -> tuple[int, int]:
-        """Steps of each horizon."""
+        """Number of steps of each horizon."""
         return self.num_steps // 3, self.num_steps
 
     @property
     def evaluations(self) -> np.ndarray:
-        """Steps done before each test loss, from 0 to num_steps."""
+        """Number of steps done before each test loss, from 0 to num_steps."""
         return np.arange(0, self.num_steps + 1, self.eval_every)
 
     @property
@@ -82,17 +82,17 @@ class RecordLossState(NamedTuple):
 def record_loss(
     evaluate: Callable[[optax.Params], jax.Array], every: int
 ) -> optax.GradientTransformation:
-    """Leaves updates alone and evaluates the parameters before step 0, `every`, 2 `every`, ...
+    """Leave updates unchanged and evaluate the parameters before step 0, `every`, 2 `every`, ...
 
-    The step count is the same for all members of a sweep, so that those side by side skip the
+    The step count is the same for all members of a sweep, so members that run in parallel skip the
     evaluation together.
 
     Args:
-      evaluate: `evaluate(params)` gives a scalar.
+      evaluate: `evaluate(params)` returns a scalar.
       every: Steps between two evaluations.
 
     Returns:
-      A transformation whose state has the loss, NaN after the other steps.
+      A transformation whose state holds the loss, NaN after the other steps.
 
     >>> optimizer = optax.chain(record_loss(lambda w: w**2, every=2), optax.sgd(1.0))
     >>> w = jnp.array(3.0)
@@ -119,14 +119,14 @@ def record_loss(
 
 
 def losses_member(
-    config: GeneralisationConfig, task: Task, schedule: Schedule
+    config: GeneralizationConfig, task: Task, schedule: Schedule
 ) -> Callable[[Member], dict[str, jax.Array]]:
-    """A function of a member (`b1`, `b2`, `seed`) to `test_loss` at `config.evaluations`.
+    """Return a function of a member (`b1`, `b2`, `seed`): `test_loss` at `config.evaluations`.
 
     Args:
-      config: Its eval_batches held-out batches are the same at every step of every member.
-      task: What is trained; its evaluation must not depend on the model's own state.
-      schedule: May read whatever else a member has.
+      config: The configuration; its held-out batches are the same at every step of every member.
+      task: The training task; its evaluation must not depend on the model's state.
+      schedule: The member's learning rate; it may read other columns of the member.
 
     Returns:
       The function.
@@ -161,19 +161,19 @@ def losses_member(
 def train(
     run: Run,
     name: str,
-    config: GeneralisationConfig,
+    config: GeneralizationConfig,
     b1: np.ndarray,
     b2: np.ndarray,
     schedule: Schedule | None = None,
 ) -> np.ndarray:
-    """Trains every point with every seed in one compiled sweep.
+    """Train every point with every seed in one compiled sweep.
 
     Args:
-      run: Of the figure.
-      name: Of the sweep.
-      config: What is trained.
+      run: The figure's run.
+      name: The sweep's name.
+      config: The training setup.
       b1, b2: Decays, of the same shape.
-      schedule: `config.warmup_cosine` for every member if None.
+      schedule: If None, `config.warmup_cosine` for every member.
 
     Returns:
       Test losses, shape (*b1.shape, num_seeds, num_evaluations).
@@ -186,18 +186,18 @@ def train(
 
 
 def losses(
-    config: GeneralisationConfig,
+    config: GeneralizationConfig,
     dims: Sequence[str],
     b1: np.ndarray,
     b2: np.ndarray,
     test_loss: np.ndarray,
 ) -> xr.Dataset:
-    """Test losses at their points, the best of them up to each horizon, and who diverged.
+    """Return test losses at their points, the best one up to each horizon, and who diverged.
 
     Args:
-      config: What was trained.
-      dims: Of the points, the last is "point".
-      b1, b2: Decays, with those dimensions.
+      config: The training setup.
+      dims: Dimensions of the points; the last one is "point".
+      b1, b2: Decays over those dimensions.
       test_loss: From `train`.
 
     Returns:
@@ -218,10 +218,10 @@ def losses(
             "seed": np.array(config.seeds),
             "evaluation": named(("evaluation", config.evaluations), *COORDINATES["step"]),
             "horizon": named(
-                ("horizon", list(HORIZONS)), "part of the run: its first third, or all of it"
+                ("horizon", list(HORIZONS)), "part of the run: its first third or all of it"
             ),
             "horizon_steps": named(
-                ("horizon", np.array(config.horizon_steps)), "steps of that part", "step"
+                ("horizon", np.array(config.horizon_steps)), "number of steps of that part", "step"
             ),
         },
     )

@@ -1,7 +1,7 @@
-"""Max-updates of trained members and what theory says about them; shared by figures of §3.2.
+"""Max-updates of trained members, and what theory says about them; shared by figures of §3.2.
 
-Everything after training is NumPy in float64: a float32 logarithm of e^4500 has no digits left for
-a comparison. Updates are in units of the learning rate, slopes in nats per step.
+Everything after training is NumPy in float64, because a float32 logarithm of e^4500 has no digits
+left for a comparison. Updates are in units of the learning rate, slopes in nats per step.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,10 +35,10 @@ from kadam_jax.members import Members
 GIVEN = (0.9, 0.999)
 """γ, β of the usual point, through which normal curves go."""
 GROWING, FAST, JUST_BELOW = -0.0196, -0.029, -0.01
-"""C up to which updates must have grown tenfold; up to which slopes must be within a tenth of the
-exact rate; from which (and below 0) growth would be "almost immediate"."""
+"""C up to which updates must have grown tenfold; C up to which slopes must be within a tenth of the
+exact rate; C from which (and below 0) growth would be "almost immediate"."""
 DISAGREE = "theories disagree"
-"""C < 0 but γ² < β."""
+"""Label of points with C < 0 but γ² < β."""
 
 Stage = Callable[[ArrayLike, ArrayLike, ArrayLike], optax.GradientTransformation]
 """`stage(b1, b2, eps)`: Adam without its learning rate."""
@@ -54,18 +54,18 @@ BOUNDS = {
     "log_exact_bound": ("ln of the supremum over all gradient sequences", "ln(learning rate)"),
     "log_paper_bound": ("ln of Theorem 1's bound", "ln(learning rate)"),
 }
-"""long_name and units of what `recorder` and `theory` give."""
+"""long_name and units of what `recorder` and `theory` return."""
 
 
 def check_slopes(config: Any) -> None:
-    """Raises ConfigError unless its late slopes are of three steps or more."""
+    """Raise ConfigError unless the window of slopes has three steps or more."""
     first, last = config.slope_first, config.slope_last
-    rule = "slope_first must not be negative and slope_last at least 2 above it"
+    rule = "slope_first must not be negative, and slope_last must be at least 2 above it"
     require(0 <= first < last - 1, rule, f"{first} and {last}")
 
 
 def stored_rms(b1: ArrayLike, b2: ArrayLike, eps: ArrayLike) -> optax.GradientTransformation:
-    """Adam as this library has it: k = 1, the decays taken verbatim."""
+    """Build this library's Adam: k = 1 with the decays taken verbatim."""
     return scale_by_kadam(1, (b1,), (b2,), eps)
 
 
@@ -77,13 +77,13 @@ def members_at(b1: np.ndarray, b2: np.ndarray, eps: float, seeds: Sequence[int])
 def recorder(
     task: Task, *, learning_rate: float | Schedule, num_steps: int, stage: Stage = stored_rms
 ) -> Callable[[Mapping[str, jax.Array]], dict[str, jax.Array]]:
-    """A member function that trains with `stage` and records every step.
+    """Return a member function that trains with `stage` and records every step.
 
     Args:
-      task: What is trained.
-      learning_rate: Constant, or a member's schedule.
+      task: The training task.
+      learning_rate: A constant or a member's schedule.
       num_steps: Static.
-      stage: The optimizer, built from the member's own `b1`, `b2` and `eps`.
+      stage: The optimizer, built from the member's `b1`, `b2` and `eps`.
 
     Returns:
       A function of a member (with `seed`, and `stop` if members differ in length) to `max_update`,
@@ -124,18 +124,18 @@ def train(
     stage: Stage = stored_rms,
     schedule: Schedule | None = None,
 ) -> list[dict[str, np.ndarray]]:
-    """Trains groups of members in one compiled sweep.
+    """Train groups of members in one compiled sweep.
 
     Args:
-      run: Of the figure.
-      name: Of the sweep.
-      config: Model, data, learning rate.
-      groups: Grids with the columns `b1`, `b2`, `eps`, `seed`, and how many steps each is trained.
+      run: The figure's run.
+      name: The sweep's name.
+      config: Gives model, data and learning rate.
+      groups: Grids with the columns `b1`, `b2`, `eps` and `seed`, and each grid's number of steps.
       stage: As in `recorder`.
-      schedule: In place of the configuration's constant learning rate.
+      schedule: Replaces the configuration's constant learning rate.
 
     Returns:
-      For each group what `recorder`'s function returns, each of shape (*group.shape, num_steps).
+      For each group, what `recorder`'s function returns, each of shape (*group.shape, num_steps).
     """
     task = language_task(config.model, run.corpus, config.batch)
     members, lengths = zip(*groups, strict=True)
@@ -156,7 +156,7 @@ def train(
 
 
 def theory(b1: ArrayLike, b2: ArrayLike, num_steps: int) -> dict[str, np.ndarray]:
-    """C, the exact rate and the logarithms of both bounds, in float64, for float32 decays.
+    """Compute C, the exact rate and the logarithms of both bounds, in float64, for float32 decays.
 
     Args:
       b1, b2: Decays, shape (num_points,), as the optimizer has them.
@@ -190,15 +190,15 @@ def trajectories(
     dims: Sequence[str] = ("point",),
     bound_step: str = "step",
 ) -> xr.Dataset:
-    """What training recorded at the points, and the bounds there.
+    """Return what training recorded at the points, and the bounds there.
 
     Args:
-      config: With `seeds` and `num_steps`.
+      config: The configuration, with `seeds` and `num_steps`.
       b1, b2: Decays, shape (num_points,).
-      predicted: From `theory`, or another of the same names.
+      predicted: From `theory`, or a mapping with the same names.
       trained: From `recorder`'s function, shape (..., num_points, num_seeds, num_steps).
-      dims: Of the members but for the seed.
-      bound_step: Of the bounds, whose steps need not be those of training.
+      dims: Dimensions of the members except the seed.
+      bound_step: Step dimension of the bounds, whose steps need not be those of training.
 
     Returns:
       The beginning of a figure's dataset.
@@ -223,7 +223,7 @@ def trajectories(
 
 
 def log_bias_correction(b1: np.ndarray, b2: np.ndarray, n: np.ndarray) -> np.ndarray:
-    """ln of √(1-β^{n+1}) / (1-γ^{n+1}) in float64, the arguments broadcast.
+    """Return ln of √(1-β^{n+1}) / (1-γ^{n+1}) in float64 for broadcast arguments.
 
     >>> log_bias_correction(0.5, 0.75, np.array([0])).round(9).tolist()
     [0.0]
@@ -235,11 +235,11 @@ def log_bias_correction(b1: np.ndarray, b2: np.ndarray, n: np.ndarray) -> np.nda
 def growth_slopes(
     max_update: np.ndarray, b1: np.ndarray, b2: np.ndarray, window: tuple[int, int]
 ) -> np.ndarray:
-    r"""The slope of ln‖u_n‖∞ over n in a window, the bias correction divided out first.
+    r"""Fit the slope of ln‖u_n‖∞ over n in a window, the bias correction divided out first.
 
     .. math:: \ln \|u_n\|_\infty - \ln \frac{\sqrt{1-\beta^{n+1}}}{1-\gamma^{n+1}} \approx a + b n
 
-    (section 3.2 takes the difference of two values ten steps apart, which is noise in B₊.)
+    (Section 3.2 takes the difference of two values ten steps apart, which is noise in B₊.)
 
     Args:
       max_update: Shape (num_points, ..., num_steps), from n = 0.
@@ -263,14 +263,14 @@ def growth_slopes(
     correction = log_bias_correction(b1, b2, n)
     with np.errstate(divide="ignore", invalid="ignore"):
         level = np.log(max_update[..., first : last + 1].astype(np.float64)) - correction
-        centred = n - n.mean()
-        return (level @ centred) / (centred @ centred)
+        centered = n - n.mean()
+        return (level @ centered) / (centered @ centered)
 
 
 def fitted_relation(
     rates: np.ndarray, slopes: np.ndarray, *, num_resamples: int = 2000, coverage: float = 0.95
 ) -> np.ndarray:
-    """The line through median slopes against a predicted rate, with bootstrap intervals.
+    """Fit a line through median slopes against a predicted rate, with bootstrap intervals.
 
     Points and seeds are both drawn with replacement; a seed is drawn for all points at once, since
     it stands for the same initial weights and batches at each of them.
@@ -278,12 +278,12 @@ def fitted_relation(
     Args:
       rates: Predicted, shape (num_points,).
       slopes: Measured, shape (num_points, num_seeds).
-      num_resamples: How many resamples, from a fixed seed.
-      coverage: Of the intervals.
+      num_resamples: Number of resamples, drawn with a fixed seed.
+      coverage: Coverage of the intervals.
 
     Returns:
       Shape (2, 3): the coefficient and the intercept, each with its value and the low and high end
-      of its interval; NaN if a slope is or if the rates are all the same.
+      of its interval; NaN if any slope is NaN or all rates are the same.
 
     >>> slopes = np.array([[3.0], [5.0], [7.0]])
     >>> fitted_relation(np.array([1.0, 2.0, 3.0]), slopes).round(9).tolist()
@@ -304,22 +304,22 @@ def fitted_relation(
 
 
 def _line(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Least squares over the last axis: (coefficient, intercept), NaN where x is constant."""
-    centred = x - x.mean(-1, keepdims=True)
-    spread = (centred**2).sum(-1)
-    coefficient = (centred * y).sum(-1) / np.where(spread > 1e-12 * (x**2).sum(-1), spread, np.nan)
+    """Fit by least squares over the last axis: (coefficient, intercept), NaN for constant x."""
+    centered = x - x.mean(-1, keepdims=True)
+    spread = (centered**2).sum(-1)
+    coefficient = (centered * y).sum(-1) / np.where(spread > 1e-12 * (x**2).sum(-1), spread, np.nan)
     return np.stack([coefficient, y.mean(-1) - coefficient * x.mean(-1)])
 
 
 def largest_ratio(max_update: np.ndarray, log_bound: np.ndarray) -> np.ndarray:
-    """The largest ‖u_n‖∞ over its bound.
+    """Return the largest ‖u_n‖∞ over its bound.
 
     Args:
       max_update: Shape (num_points, num_seeds, num_steps).
       log_bound: Shape (num_points, num_steps).
 
     Returns:
-      Shape (num_points, num_seeds); infinite if an update is not finite: no bound allows that.
+      Shape (num_points, num_seeds); infinite if an update is not finite, which no bound allows.
     """
     with np.errstate(divide="ignore", over="ignore"):
         ratio = np.exp(np.log(max_update.astype(np.float64)) - log_bound[:, None])

@@ -1,4 +1,4 @@
-"""How test losses along points of the (β, γ) plane are drawn."""
+"""Plots of test losses along points of the (β, γ) plane."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,28 +10,28 @@ from matplotlib import axes, cm, colors, figure
 from experiments.core import plot as plotting
 
 HORIZONS = {"early": ("o", "none", "tab:orange"), "whole": ("s", "full", "tab:blue")}
-"""Marker, fill and colour."""
+"""Marker, fill and color."""
 
 
 class Axis(NamedTuple):
-    """What the points are ordered and coloured by."""
+    """The quantity that orders and colors the points."""
 
     name: str
     """A coordinate over `point`."""
     symbol: str
-    """How axes call it."""
+    """Its label on axes."""
     reference: int
     """Place of the point that the others are compared with."""
     reference_name: str
-    """What it is called."""
-    colours: str
-    """A colour map."""
+    """The name of that point."""
+    colormap: str
+    """A color map."""
     levels: Sequence[float]
     """Values of C whose level curves are drawn."""
 
 
 def page(data: xr.Dataset, axis: Axis) -> figure.Figure:
-    """The paper's three panels, and the points with C > 0 compared with one of them.
+    """Draw the paper's three panels, and the points with C > 0 compared with one of them.
 
     Args:
       data: From `experiments.figures.stability.losses`, `losses` and `optimum`, over `point` alone.
@@ -41,19 +41,19 @@ def page(data: xr.Dataset, axis: Axis) -> figure.Figure:
       Panels (a) to (d).
     """
     x = data[axis.name]
-    colours = cm.ScalarMappable(colors.Normalize(x.min().item(), x.max().item()), axis.colours)
+    mappable = cm.ScalarMappable(colors.Normalize(x.min().item(), x.max().item()), axis.colormap)
     canvas, grid = plotting.canvas(10.2, 7.6, nrows=2, ncols=2)
     panels = (_trajectories, _best, _plane, _differences)
-    plotting.draw_panels(grid, data, panels, axis, colours)
-    canvas.colorbar(colours, ax=grid, label=axis.symbol, aspect=45)
+    plotting.draw_panels(grid, data, panels, axis, mappable)
+    canvas.colorbar(mappable, ax=grid, label=axis.symbol, aspect=45)
     return canvas
 
 
-def _trajectories(panel: axes.Axes, data: xr.Dataset, axis: Axis, colours) -> str:
+def _trajectories(panel: axes.Axes, data: xr.Dataset, axis: Axis, mappable) -> str:
     for place, value in enumerate(data[axis.name].values):
         style = "-" if data.C[place] > 0 else "--"
         line = data.test_loss.isel(point=place).median("seed", skipna=False)
-        panel.plot(data.evaluation, line, style, color=colours.to_rgba(value), linewidth=1)
+        panel.plot(data.evaluation, line, style, color=mappable.to_rgba(value), linewidth=1)
     for steps in data.horizon_steps.values[:-1]:
         panel.axvline(steps, color="0.8", linewidth=0.8, zorder=0)
     untrained = data.test_loss.isel(evaluation=0).max().item()
@@ -71,23 +71,23 @@ def _trajectories(panel: axes.Axes, data: xr.Dataset, axis: Axis, colours) -> st
     return "test loss, median over seeds"
 
 
-def _best(panel: axes.Axes, data: xr.Dataset, axis: Axis, colours) -> str:
-    del colours
+def _best(panel: axes.Axes, data: xr.Dataset, axis: Axis, mappable) -> str:
+    del mappable
     x = data[axis.name]
-    for steps, (horizon, (marker, fill, colour)) in zip(
+    for steps, (horizon, (marker, fill, color)) in zip(
         data.horizon_steps.values, HORIZONS.items(), strict=True
     ):
         at = data.sel(horizon=horizon)
         place = at.best_point.item()
         label = f"first {steps} steps, lowest at {axis.symbol} = {x[place].item():.3g}"
         if at.best_at_edge:
-            label += ", an end"
-        _mean_and_interval(panel, x, at.best_loss, marker, fill, colour, label)
+            label += " (an end)"
+        _mean_and_interval(panel, x, at.best_loss, marker, fill, color, label)
         panel.plot(
             x[place],
             at.best_loss.mean("seed")[place],
             "*",
-            color=colour,
+            color=color,
             markeredgecolor="black",
             markersize=11,
             zorder=4,
@@ -100,7 +100,7 @@ def _best(panel: axes.Axes, data: xr.Dataset, axis: Axis, colours) -> str:
             np.full(int((diverged > 0).sum()), top * 1.03),
             "x",
             color="tab:red",
-            label=f"diverged at the end: {int(diverged.sum())} members",
+            label=f"diverged by the end: {int(diverged.sum())} members",
         )
     _mark_boundary(panel, axis)
     panel.set(xlabel=axis.symbol, ylabel="best test loss (nats/token)")
@@ -108,24 +108,24 @@ def _best(panel: axes.Axes, data: xr.Dataset, axis: Axis, colours) -> str:
     return "best test loss; a star at the lowest mean"
 
 
-def _differences(panel: axes.Axes, data: xr.Dataset, axis: Axis, colours) -> str:
-    del colours
+def _differences(panel: axes.Axes, data: xr.Dataset, axis: Axis, mappable) -> str:
+    del mappable
     stable = data.isel(point=data.C.values > 0)
     x = stable[axis.name]
     difference = stable.best_loss - stable.best_loss.isel(point=axis.reference)
-    for steps, (horizon, (marker, fill, colour)) in zip(
+    for steps, (horizon, (marker, fill, color)) in zip(
         data.horizon_steps.values, HORIZONS.items(), strict=True
     ):
         values = difference.sel(horizon=horizon)
-        _mean_and_interval(panel, x, values, marker, fill, colour, f"first {steps} steps")
+        _mean_and_interval(panel, x, values, marker, fill, color, f"first {steps} steps")
     panel.axhline(0, color="0.6", linewidth=0.8, zorder=0)
-    panel.set(xlabel=axis.symbol, ylabel=f"loss less that at {axis.reference_name} (nats/token)")
+    panel.set(xlabel=axis.symbol, ylabel=f"loss minus that at {axis.reference_name} (nats/token)")
     panel.legend(loc="best")
-    return f"C > 0: less that at {axis.reference_name}, paired by seed"
+    return f"C > 0: difference from {axis.reference_name}, paired by seed"
 
 
-def _mean_and_interval(panel, x, values: xr.DataArray, marker, fill, colour, label) -> None:
-    style = {"fmt": marker, "linestyle": "-", "linewidth": 0.9, "color": colour, "fillstyle": fill}
+def _mean_and_interval(panel, x, values: xr.DataArray, marker, fill, color, label) -> None:
+    style = {"fmt": marker, "linestyle": "-", "linewidth": 0.9, "color": color, "fillstyle": fill}
     plotting.seed_means(panel, x, values, markersize=4, capsize=2, label=label, **style)
 
 
@@ -134,14 +134,14 @@ def _mark_boundary(panel: axes.Axes, axis: Axis) -> None:
         panel.axvline(0, color="0.8", linewidth=0.8, zorder=0)
 
 
-def _plane(panel: axes.Axes, data: xr.Dataset, axis: Axis, colours) -> str:
+def _plane(panel: axes.Axes, data: xr.Dataset, axis: Axis, mappable) -> str:
     b1 = np.linspace(1e-3, 1, 400)
     for level in axis.levels:
         b2 = 1 / (2 / b1 - 1 - level)
         inside = (b2 > 0) & (b2 < 1)
         style = "--" if level == 0 else ":"
         panel.plot(b2[inside], b1[inside], style, color="0.5", label=f"C = {level:.3g}")
-    panel.scatter(data.b2, data.b1, c=colours.to_rgba(data[axis.name]), **plotting.DOT)
+    panel.scatter(data.b2, data.b1, c=mappable.to_rgba(data[axis.name]), **plotting.DOT)
     room_b2, room_b1 = (0.08 * np.ptp(b) for b in (data.b2.values, data.b1.values))
     panel.set(
         xlabel="β (b2)",

@@ -1,4 +1,4 @@
-"""What each seed says of losses at several points; NumPy and xarray, after training."""
+"""Statistics of each seed's losses at several points; NumPy and xarray, after training."""
 
 from collections.abc import Mapping
 
@@ -9,14 +9,14 @@ from experiments.core.store import named
 
 
 def rank_correlation(values: xr.DataArray, loss: xr.DataArray) -> xr.DataArray:
-    """Spearman's correlation of a value of the points with their loss.
+    """Compute Spearman's correlation of a value of the points with their loss.
 
     Args:
-      values: Over `point` and any other dimension of `loss`.
-      loss: Over `point` and others, such as `seed`; points with NaN are left out.
+      values: The values, over `point` and any other dimension of `loss`.
+      loss: The losses, over `point` and others such as `seed`; points with NaN are left out.
 
     Returns:
-      Over all dimensions but `point`; NaN where all losses are the same.
+      The correlation over all dimensions but `point`; NaN where all losses are the same.
 
     >>> x = xr.DataArray([1.0, 2.0, 3.0, 4.0], dims="point")
     >>> loss = xr.DataArray([9.0, 8.0, 1.0, float("nan")], dims="point")
@@ -29,14 +29,14 @@ def rank_correlation(values: xr.DataArray, loss: xr.DataArray) -> xr.DataArray:
 
 
 def excess_over_best_other(loss: xr.DataArray, place: int) -> xr.DataArray:
-    """A point's loss minus that of the best other point, which is chosen on the other seeds.
+    """Return a point's loss minus that of the best other point, chosen on the other seeds.
 
     Args:
-      loss: Over `point`, `seed` and others; points with NaN are never chosen.
+      loss: The losses, over `point`, `seed` and others; points with NaN are never chosen.
       place: The point's place.
 
     Returns:
-      Over all dimensions but `point`.
+      The difference over all dimensions but `point`.
 
     >>> loss = xr.DataArray([[2.0, 2.0], [1.0, 3.0], [1.5, 1.5]], dims=("point", "seed"))
     >>> excess_over_best_other(loss, 0).values.tolist()  # 1 is best in seed 0, 2 in seed 1
@@ -47,12 +47,12 @@ def excess_over_best_other(loss: xr.DataArray, place: int) -> xr.DataArray:
 
 
 def spread(loss: xr.DataArray) -> xr.DataArray:
-    """The largest less the smallest loss of the points, NaN left out."""
+    """Return the largest minus the smallest loss of the points, NaN left out."""
     return loss.max("point") - loss.min("point")
 
 
 def optimum(loss: xr.DataArray) -> dict[str, xr.DataArray]:
-    """The place of the lowest mean over seeds, and whether the points end there."""
+    """Find the place of the lowest mean over seeds, and whether the points end there."""
     place = loss.mean("seed").argmin("point")
     return {
         "best_point": named(place, "place of the point with the lowest mean loss up to a horizon"),
@@ -66,16 +66,16 @@ def optimum(loss: xr.DataArray) -> dict[str, xr.DataArray]:
 def stated(
     data: xr.Dataset, horizons: Mapping[str, str], where: str = "", suffix: str = ""
 ) -> dict[str, xr.DataArray]:
-    """`means_over_seeds` of each statistic up to each horizon; correlations stay within ±1.
+    """Compute `means_over_seeds` of each statistic up to each horizon; clip correlations to ±1.
 
     Args:
-      data: Whatever is over `horizon` and `seed` alone is a statistic.
-      horizons: What to call each horizon.
-      where: Behind a long_name.
-      suffix: Behind a variable's name.
+      data: A dataset; every variable over exactly `horizon` and `seed` is a statistic.
+      horizons: A label for each horizon.
+      where: Appended to each long_name.
+      suffix: Appended to each variable's name.
 
     Returns:
-      What `means_over_seeds` gives.
+      What `means_over_seeds` returns.
     """
     numbers = means_over_seeds(
         {

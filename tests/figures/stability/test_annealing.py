@@ -16,7 +16,7 @@ from experiments.data import byte_corpus
 from experiments.figures.stability.annealing import FIGURE
 from experiments.figures.stability.annealing.claims import CLAIMS
 from experiments.figures.stability.annealing.plot import plot
-from experiments.figures.stability.annealing.run import Config, analyse, annealed, compute
+from experiments.figures.stability.annealing.run import Config, analyze, annealed, compute
 from experiments.figures.stability.max_updates import GROWING, stored_rms
 from experiments.training.tasks import language_task
 from experiments.training.train import train_member
@@ -50,7 +50,7 @@ def data(tmp_path_factory):
     return dataset
 
 
-# What is trained
+# Training
 
 
 @pytest.mark.parametrize("strength", [0.0, 0.5, 1.0])
@@ -67,7 +67,7 @@ def test_nothing_is_annealed_where_updates_are_bounded():
     assert float(schedule(jnp.array(500))) == pytest.approx(0.5)
 
 
-def test_updates_are_those_of_a_constant_rate_times_the_annealing(data):
+def test_updates_are_unannealed_ones_times_the_annealing(data):
     b1, b2 = (float(data[name][-1]) for name in ("b1", "b2"))
     half_C = -float(data.C[-1]) / 2
     assert half_C > 0
@@ -89,7 +89,7 @@ def test_updates_are_those_of_a_constant_rate_times_the_annealing(data):
         np.testing.assert_allclose(at.change, change, rtol=1e-5)
 
 
-def test_the_usual_point_is_the_same_whatever_the_strength(data):
+def test_the_usual_point_is_the_same_at_every_strength(data):
     usual = data.isel(point=0)
     assert usual.C > 0
     for name in ("max_update", "change", "test_loss"):
@@ -99,7 +99,7 @@ def test_the_usual_point_is_the_same_whatever_the_strength(data):
     assert (last.sel(strength=1.0) != last.sel(strength=0.0)).all()
 
 
-def test_the_annealed_bound_is_a_constant_but_for_its_bias_correction(data):
+def test_the_annealed_bound_is_constant_up_to_bias_correction(data):
     at = data.isel(point=-1)
     b1, b2, n = float(at.b1), float(at.b2), data.step.values + 1
     correction = np.sqrt(1 - b2**n) / (1 - b1**n)
@@ -109,12 +109,12 @@ def test_the_annealed_bound_is_a_constant_but_for_its_bias_correction(data):
     np.testing.assert_array_equal(plain, at.log_paper_bound)
 
 
-def test_everything_is_labelled(data):
+def test_everything_is_labeled(data):
     for variable in data.variables.values():
         assert {"long_name", "units"} <= variable.attrs.keys()
 
 
-def test_excess_is_paired_with_the_usual_point_of_the_same_seed(data):
+def test_excess_is_paired_with_the_usual_point_by_seed(data):
     best = data.test_loss.min("evaluation")
     expected = best - best.isel(point=0).sel(strength=0.0)
     np.testing.assert_allclose(
@@ -123,7 +123,7 @@ def test_excess_is_paired_with_the_usual_point_of_the_same_seed(data):
     assert (data.excess_loss.isel(point=0) == 0).all()
 
 
-def test_plots_are_drawn_from_the_dataset_alone_with_labelled_axes(data):
+def test_plots_need_only_the_dataset_and_label_their_axes(data):
     (canvas,) = plot(data).values()
     panels = [panel for panel in canvas.axes if panel.lines]
     assert len(panels) == 6
@@ -136,7 +136,7 @@ def test_plots_are_drawn_from_the_dataset_alone_with_labelled_axes(data):
 @pytest.mark.parametrize(
     "bad", [{"num_points": 11}, {"strengths": (0.5, 1.0)}, {"slope_first": 19}, {"num_steps": 25}]
 )
-def test_a_configuration_that_cannot_be_computed_is_refused(bad):
+def test_an_invalid_configuration_is_refused(bad):
     (name,) = bad
     with pytest.raises(ConfigError, match=name):
         dataclasses.replace(CONFIG, **bad)
@@ -146,7 +146,7 @@ def test_a_configuration_that_cannot_be_computed_is_refused(bad):
 
 
 def synthetic(grows=False, gap=0.5, spread=0.0):
-    """Updates of 1 that grow with |C|/2 or not; losses `gap` above the usual point's at s = 1."""
+    """Make updates of 1 that may grow with |C|/2; losses exceed the usual point's by `gap`."""
     b1, b2 = (b.astype(float) for b in LAPTOP.points)
     half_C = np.maximum(-(2 / b1 - 1 / b2 - 1) / 2, 0)
     n = np.arange(LAPTOP.num_steps)
@@ -157,7 +157,7 @@ def synthetic(grows=False, gap=0.5, spread=0.0):
     loss = np.full((*shape, len(LAPTOP.evaluations)), 2.0)
     gaps = gap * (1 + spread * np.linspace(-1, 1, LAPTOP.num_seeds))
     loss[-1, 1:] += gaps[:, None]
-    data = analyse(LAPTOP, updates, np.ones_like(updates), loss)
+    data = analyze(LAPTOP, updates, np.ones_like(updates), loss)
     data.attrs["config"] = to_json(LAPTOP)
     return data
 
@@ -168,7 +168,7 @@ CASES = {
 }
 
 
-def test_the_laptop_points_are_well_inside():
+def test_the_laptop_points_are_well_beyond_the_boundary():
     C = synthetic().C
     assert C[0] > 0
     assert (C[1:] < 0).all()

@@ -16,7 +16,7 @@ from experiments.figures.stability.bounded_updates.claims import CLAIMS
 from experiments.figures.stability.bounded_updates.plot import plot
 from experiments.figures.stability.bounded_updates.run import (
     Config,
-    analyse,
+    analyze,
     compute,
     exponents,
     log_square_root_bound,
@@ -68,7 +68,7 @@ def test_the_square_root_form_is_theorem_1_on_the_boundary(x64):
     np.testing.assert_allclose(ours, limit, rtol=1e-9, atol=1e-12)
 
 
-def test_on_the_boundary_the_supremum_tends_to_that_without_momentum(x64):
+def test_on_the_boundary_the_supremum_tends_to_rmsprops(x64):
     b2 = np.linspace(0.01, 0.99, 21)
     b1 = 2 * b2 / (1 + b2)
     np.testing.assert_allclose(exact_max_update_bound(np.inf, b1, b2), (1 - b2) ** -0.5, rtol=1e-9)
@@ -79,7 +79,7 @@ def test_the_supremum_is_continuous_through_the_boundary():
 
 
 @pytest.mark.parametrize("p", [0.0, 0.5, -0.3])
-def test_a_power_of_n_has_its_exponent_whatever_its_factor(p):
+def test_a_power_of_n_has_its_exponent_at_any_scale(p):
     n = np.arange(300.0)
     with np.errstate(divide="ignore"):
         updates = np.stack([2 * n**p, 5 * n**p])
@@ -89,7 +89,7 @@ def test_a_power_of_n_has_its_exponent_whatever_its_factor(p):
 # The dataset of a tiny, real run
 
 
-def test_everything_is_labelled_and_members_keep_to_the_supremum(data):
+def test_everything_is_labeled_and_within_the_supremum(data):
     for variable in data.variables.values():
         assert {"long_name", "units"} <= variable.attrs.keys()
     assert data.max_update.dims == ("point", "seed", "step")
@@ -98,7 +98,7 @@ def test_everything_is_labelled_and_members_keep_to_the_supremum(data):
     assert (data.loss.isel(seed=0) != data.loss.isel(seed=1)).all()
 
 
-def test_numbers_are_what_they_are_called(data):
+def test_numbers_match_their_labels(data):
     on = data.isel(point=data.curve.values == "B₀")
     ratio = on.max_update / np.exp(on.log_paper_bound)
     np.testing.assert_allclose(
@@ -112,7 +112,7 @@ def test_numbers_are_what_they_are_called(data):
     assert data.boundary_largest[0] == pytest.approx(largest)
 
 
-def test_plots_are_drawn_from_the_dataset_alone_with_labelled_axes(data):
+def test_plots_need_only_the_dataset_and_label_their_axes(data):
     pages = plot(data)
     assert set(pages) == {"boundary", "inside_b_plus"}
     for canvas in pages.values():
@@ -125,7 +125,7 @@ def test_plots_are_drawn_from_the_dataset_alone_with_labelled_axes(data):
 
 
 @pytest.mark.parametrize("bad", [{"num_boundary": 0}, {"num_inside": 0}, {"num_steps": 100}])
-def test_a_configuration_that_cannot_be_computed_is_refused(bad):
+def test_an_invalid_configuration_is_refused(bad):
     (name,) = bad
     with pytest.raises(ConfigError, match=name):
         dataclasses.replace(CONFIG, **bad)
@@ -135,13 +135,13 @@ def test_a_configuration_that_cannot_be_computed_is_refused(bad):
 
 
 def synthetic(power=0.0, noise=0.0, scale=0.5):
-    """‖u_n‖∞ = scale n^power, a power that differs between seeds by `noise`."""
+    """Make ‖u_n‖∞ = scale n^power, with a power that differs between seeds by `noise`."""
     num_points = LAPTOP.num_boundary + LAPTOP.num_inside
     n = np.arange(LAPTOP.num_steps)
     powers = power + noise * np.linspace(-1, 1, LAPTOP.num_seeds)
     updates = scale * np.maximum(n, 1.0) ** powers[:, None]
     updates = np.broadcast_to(updates, (num_points, *updates.shape))
-    data = analyse(LAPTOP, updates, np.ones_like(updates))
+    data = analyze(LAPTOP, updates, np.ones_like(updates))
     data.attrs["config"] = to_json(LAPTOP)
     return data
 

@@ -19,7 +19,7 @@ from experiments.figures.stability.kadam_stability.plot import plot
 from experiments.figures.stability.kadam_stability.run import (
     STAGES,
     Config,
-    analyse,
+    analyze,
     compute,
     dying_member,
     first_stages,
@@ -67,7 +67,7 @@ def data(tmp_path_factory):
 @pytest.mark.parametrize("k", [2, 3])
 @pytest.mark.parametrize("kind", ["noise", "growing", "dying", "alternating"])
 def test_no_gradients_exceed_the_last_stages_supremum(x64, k, kind):
-    """Whatever the decays of the stages before it."""
+    """The supremum holds whatever the decays of the earlier stages."""
     random = np.random.default_rng(k)
     n = np.arange(80)
     gradients = (
@@ -92,7 +92,7 @@ def test_no_gradients_exceed_the_last_stages_supremum(x64, k, kind):
 
 
 @pytest.mark.parametrize(("b1", "b2"), [(0.9, 0.999), (0.5, 0.9), (0.9983, 0.9525)])
-def test_a_stage_can_be_made_to_put_out_what_is_within_its_reach(x64, b1, b2):
+def test_a_stage_can_be_driven_to_any_output_within_reach(x64, b1, b2):
     stage = scale_by_adaptive_normalization(b1, b2, 0.0)
     state = stage.init(jnp.zeros(()))
     random = np.random.default_rng(0)
@@ -104,7 +104,7 @@ def test_a_stage_can_be_made_to_put_out_what_is_within_its_reach(x64, b1, b2):
         assert float(u) == pytest.approx(wanted, abs=1e-7)
 
 
-def test_out_of_reach_is_as_far_as_a_step_goes(x64):
+def test_beyond_reach_the_output_is_the_largest_possible(x64):
     stage = scale_by_adaptive_normalization(0.9, 0.99, 0.0)
     _, state = stage.update(jnp.array(1.0), stage.init(jnp.zeros(())))
     found, _ = stage.update(stage_input(100.0, state, 0.9, 0.99), state)
@@ -112,8 +112,8 @@ def test_out_of_reach_is_as_far_as_a_step_goes(x64):
     assert float(found) == pytest.approx(float(every.max()), rel=1e-6)
 
 
-def test_constructed_gradients_drive_every_number_of_stages_to_the_bound():
-    """Below the boundary and beyond it, where the bound grows."""
+def test_constructed_gradients_reach_the_bound_for_every_k():
+    """This holds within the boundary and beyond it, where the bound grows."""
     b1, b2 = np.array([0.9, 0.98, 0.9983]), np.array([0.95, 0.9623, 0.9525])
     lengths = (1, 128, 512)
     bound = last_stage_bounds(lengths, b1, b2)
@@ -164,7 +164,7 @@ def test_dying_gradients_go_through_k_stages(k):
 # The dataset of a tiny, real run
 
 
-def test_everything_is_labelled_and_keeps_to_the_last_stages_bound(data):
+def test_everything_is_labeled_and_within_the_last_stages_bound(data):
     for variable in data.variables.values():
         assert {"long_name", "units"} <= variable.attrs.keys()
     assert data.max_update.dims == ("k", "point", "seed", "step")
@@ -173,14 +173,14 @@ def test_everything_is_labelled_and_keeps_to_the_last_stages_bound(data):
     np.testing.assert_allclose(data.max_update.isel(step=0), 1, rtol=1e-6)
 
 
-def test_numbers_of_stages_start_alike_and_part(data):
+def test_runs_with_different_k_start_alike_and_part_ways(data):
     loss = data.loss
     np.testing.assert_allclose(loss.isel(step=0), loss.isel(step=0, k=[0, 0, 0]), rtol=1e-6)
     for k in (2, 3):
         assert (loss.sel(k=k).isel(step=-1) != loss.sel(k=1).isel(step=-1)).all()
 
 
-def test_plots_are_drawn_from_the_dataset_alone_with_labelled_axes(data):
+def test_plots_need_only_the_dataset_and_label_their_axes(data):
     (canvas,) = plot(data).values()
     panels = [panel for panel in canvas.axes if panel.lines]
     assert len(panels) == 6
@@ -210,7 +210,7 @@ def test_presets_cover_both_sides_and_include_the_usual_point():
         {"worst_lengths": (0, 4)},
     ],
 )
-def test_a_configuration_that_cannot_be_computed_is_refused(bad):
+def test_an_invalid_configuration_is_refused(bad):
     (name,) = bad
     with pytest.raises(ConfigError, match=name):
         dataclasses.replace(CONFIG, **bad)
@@ -220,7 +220,7 @@ def test_a_configuration_that_cannot_be_computed_is_refused(bad):
 
 
 def synthetic(scale=0.9, decades=2.0, spread=0.0, dead=0.0, reached=0.5):
-    """Updates below the exact bound by `scale`; k = 2, 3 another `decades` below, and dead."""
+    """Make updates `scale` times the exact bound; k = 2, 3 another `decades` below, and dead."""
     b1, b2 = LAPTOP.points
     shape = (len(STAGES), len(b1), LAPTOP.num_seeds, LAPTOP.num_steps)
     n = np.arange(LAPTOP.num_steps)
@@ -238,7 +238,7 @@ def synthetic(scale=0.9, decades=2.0, spread=0.0, dead=0.0, reached=0.5):
     bounds = last_stage_bounds(LAPTOP.worst_lengths, *np.array(LAPTOP.worst_points).T)
     constructed = np.stack([bounds, reached * bounds, reached * bounds])
     arrays = {"max_update": updates, "loss": np.ones(shape)}
-    data = analyse(LAPTOP, arrays, np.stack(of_k), constructed)
+    data = analyze(LAPTOP, arrays, np.stack(of_k), constructed)
     data.attrs["config"] = to_json(LAPTOP)
     return data
 

@@ -19,7 +19,7 @@ from experiments.data import byte_corpus
 from experiments.figures.stability import level_curve, normal_curves
 from experiments.figures.stability.level_curve import claims as level_claims
 from experiments.figures.stability.losses import (
-    GeneralisationConfig,
+    GeneralizationConfig,
     losses,
     losses_member,
     record_loss,
@@ -49,7 +49,7 @@ SMALL = {
     "eval_every": 2,
     "eval_batches": 3,
 }
-CONFIG = GeneralisationConfig(**SMALL)
+CONFIG = GeneralizationConfig(**SMALL)
 CORPUS = byte_corpus("text", b"the quick brown fox jumps over the lazy dog. " * 40)
 FIGURES = {"normal_curves": normal_curves, "level_curve": level_curve}
 
@@ -70,16 +70,16 @@ def datasets(new_run):
     return found
 
 
-# What is trained
+# Training
 
 
 def test_the_learning_rate_rises_and_falls_as_the_paper_says():
-    config = GeneralisationConfig(num_steps=3000)
+    config = GeneralizationConfig(num_steps=3000)
     rate = jax.vmap(config.warmup_cosine)(jnp.array([0, 50, 100, 1550, 3000]))
     np.testing.assert_allclose(rate, [0, 5e-4, 1e-3, 5.5e-4, 1e-4], rtol=1e-4)
 
 
-def test_test_losses_are_those_of_runs_that_end_there(new_run):
+def test_test_losses_equal_those_of_runs_that_end_there(new_run):
     b1, b2 = np.array([[0.9], [0.5]], np.float32), np.array([[0.999], [0.3]], np.float32)
     found = train(new_run(), "curve", CONFIG, b1, b2)
     assert found.shape == (2, 1, 2, 7)
@@ -116,7 +116,7 @@ def test_a_corpus_is_needed():
         train(Run(None, None, None), "curve", CONFIG, np.ones(1), np.ones(1))
 
 
-def test_members_side_by_side_skip_the_evaluation_together():
+def test_parallel_members_skip_the_evaluation_together():
     optimizer = record_loss(jnp.sum, 3)
 
     def run(w):
@@ -150,13 +150,13 @@ def test_members_of_a_task_skip_it_too():
         {"final_rate": 1.5},
     ],
 )
-def test_a_configuration_that_cannot_be_computed_is_refused(bad):
+def test_an_invalid_configuration_is_refused(bad):
     (name,) = bad
     with pytest.raises(ConfigError, match=name):
         dataclasses.replace(CONFIG, **bad)
 
 
-# Where
+# Points
 
 
 @pytest.mark.parametrize("preset", ["laptop", "paper"])
@@ -180,10 +180,10 @@ def test_points_of_the_level_curve_have_one_c_and_end_at_the_usual(preset):
     assert (b1[-1], b2[-1]) == (np.float32(0.9), np.float32(0.999))
 
 
-# What is made of it
+# Analysis
 
 
-def test_the_best_loss_passes_over_what_is_not_finite_and_divergence_is_recorded():
+def test_the_best_loss_skips_nan_and_divergence_is_recorded():
     rows = [
         [5.5, 4, 3, 2.9, 2.8, 2.7, 2.6],
         [5.5, 4, 3, np.nan, np.nan, np.nan, np.nan],
@@ -226,7 +226,7 @@ def test_the_other_point_is_chosen_on_the_other_seeds():
             assert found.isel(seed=seed, horizon=horizon).item() == pytest.approx(expected)
 
 
-def test_a_stated_correlation_keeps_within_what_is_possible():
+def test_a_stated_correlation_stays_within_one():
     seeds = np.array([[-1.0, -1.0, -0.9, -1.0, -1.0]])
     dims = ("horizon", "seed")
     data = xr.Dataset(
@@ -252,7 +252,7 @@ def test_an_optimum_at_an_end_is_flagged(place, at_edge):
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_everything_is_labelled_and_sound(datasets, name):
+def test_everything_is_labeled_and_sound(datasets, name):
     data = datasets[name]
     for variable in data.variables.values():
         assert variable.attrs["long_name"]
@@ -266,11 +266,11 @@ def test_everything_is_labelled_and_sound(datasets, name):
 
 @pytest.mark.parametrize("diverged", [False, True])
 @pytest.mark.parametrize("name", FIGURES)
-def test_plots_are_drawn_from_the_dataset_alone_with_labelled_axes(datasets, name, diverged):
+def test_plots_need_only_the_dataset_and_label_their_axes(datasets, name, diverged):
     module, data = FIGURES[name], datasets[name]
     if diverged:
         everywhere = np.where(np.arange(7) > 0, np.nan, data.test_loss)
-        data = module.run.analyse(module.Config(**SMALL), everywhere)
+        data = module.run.analyze(module.Config(**SMALL), everywhere)
         assert data.diverged.all()
     pages = module.FIGURE.plot(data)
     assert len(pages) == (2 if name == "normal_curves" else 1)
@@ -287,7 +287,7 @@ def test_plots_are_drawn_from_the_dataset_alone_with_labelled_axes(datasets, nam
 
 
 def normal_data(early=1.0, late=0.1, rise=1.0, spread=0.0):
-    """Normal curves where the loss falls by `early` and `late` nats per unit of C in B₊ up to the
+    """Make normal curves where the loss falls by `early`, `late` nats per unit of C in B₊ up to the
     horizons, and is higher by `rise` in B₋; `spread` is added to all three by seed."""
     config = normal_curves.FIGURE.presets["laptop"]
     b1, b2 = config.points
@@ -299,19 +299,19 @@ def normal_data(early=1.0, late=0.1, rise=1.0, spread=0.0):
         for base, slope in ((3.5, early), (2.0, late))
     ]
     loss = np.where(steps <= config.num_steps // 3, *(x[..., None] for x in by_horizon))
-    return normal_curves.run.analyse(config, np.where(steps == 0, 5.5, loss))
+    return normal_curves.run.analyze(config, np.where(steps == 0, 5.5, loss))
 
 
 def level_data(fall=0.5, spread=0.0):
-    """A level curve where the loss falls by `fall`, plus `spread` by seed, as β rises from 0."""
+    """Make a level curve where the loss falls by `fall` + `spread` by seed as β rises from 0."""
     config = level_curve.FIGURE.presets["laptop"]
     _, b2 = config.points
     slopes = fall + np.linspace(-spread, spread, config.num_seeds)
     loss = 3 - b2[:, None, None] * slopes[:, None] * np.ones(len(config.evaluations))
-    return level_curve.run.analyse(config, np.where(config.evaluations == 0, 5.5, loss))
+    return level_curve.run.analyze(config, np.where(config.evaluations == 0, 5.5, loss))
 
 
-# What supports a claim, what refutes it and what does neither.
+# Data that support a claim, refute it and do neither.
 CASES = {
     f"{name}-{b2}": cases
     for b2 in normal_curves.run.CURVES
@@ -330,7 +330,7 @@ def test_every_claim_has_cases():
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_claim_follows_the_data_and_is_never_decided_at_smoke_scale(name):
+def test_a_claim_follows_the_data_but_not_at_smoke_scale(name):
     claim = CLAIMS[name]
     figure = FIGURES[claim.figure].FIGURE
     make = {"normal_curves": normal_data, "level_curve": level_data}[claim.figure]

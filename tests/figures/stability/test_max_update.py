@@ -67,7 +67,7 @@ def test_the_slope_of_a_dead_gradient_is_the_exact_rate(b1, b2):
     assert slope == pytest.approx(np.log(b1) - np.log(b2) / 2, abs=1e-6)
 
 
-def test_the_slope_has_the_units_of_the_rate_and_none_of_the_scale():
+def test_slopes_add_the_rate_and_ignore_the_scale():
     random = np.random.default_rng(0)
     updates = np.exp(random.normal(size=(3, 2, 60)))
     b1, b2 = np.array([0.9, 0.95, 0.99]), np.array([0.99, 0.95, 0.95])
@@ -96,7 +96,7 @@ def noisy_slopes(coefficient, intercept, noise, num_points=9, num_seeds=9, seed=
     return rates, coefficient * rates[:, None] + intercept + errors
 
 
-def test_an_exact_line_is_found_without_uncertainty():
+def test_an_exact_line_has_an_interval_of_zero_width():
     fit = fitted_relation(*noisy_slopes(0.97, 3e-4, 0.0))
     np.testing.assert_allclose(fit, [[0.97] * 3, [3e-4] * 3], rtol=1e-9)
 
@@ -114,7 +114,7 @@ def test_intervals_cover_the_truth_and_narrow_with_less_noise():
     assert widths[1] < widths[0] / 5
 
 
-def test_too_few_points_for_a_line():
+def test_too_few_points_give_no_line():
     assert np.isnan(fitted_relation(np.array([0.1]), np.ones((1, 3)))).all()
     assert np.isnan(fitted_relation(np.array([0.1, 0.1]), np.ones((2, 3)))).all()
 
@@ -122,7 +122,7 @@ def test_too_few_points_for_a_line():
 # Bounds
 
 
-def test_a_bound_is_reached_by_itself_and_broken_by_what_is_not_finite():
+def test_the_bound_reaches_itself_and_infinities_break_it():
     log_bound = theory(np.array([0.99]), np.array([0.95]), 50)["log_exact_bound"]
     updates = np.exp(log_bound)[:, None]
     np.testing.assert_allclose(largest_ratio(updates, log_bound), 1, rtol=1e-12)
@@ -139,7 +139,7 @@ def test_worst_cases_of_every_length_attain_the_exact_bound(x64):
     np.testing.assert_allclose(worst, exact, rtol=1e-12)
 
 
-def test_worst_cases_that_do_not_fit_are_refused():
+def test_worst_cases_that_overflow_are_refused():
     with pytest.raises(ConfigError, match=r"worst_case_steps=1000 .* must be at most"):
         discrete_boundary.run.worst_case_updates(np.array([0.35]), np.array([0.1]), 1000)
 
@@ -148,7 +148,7 @@ def test_worst_cases_that_do_not_fit_are_refused():
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_everything_in_a_dataset_is_labelled(datasets, name):
+def test_everything_in_a_dataset_is_labeled(datasets, name):
     for variable in datasets[name].variables.values():
         assert {"long_name", "units"} <= variable.attrs.keys()
         assert variable.attrs["long_name"]
@@ -156,7 +156,7 @@ def test_everything_in_a_dataset_is_labelled(datasets, name):
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_members_differ_by_seed_start_with_signs_and_respect_the_exact_bound(datasets, name):
+def test_members_differ_by_seed_and_respect_the_exact_bound(datasets, name):
     data = datasets[name]
     np.testing.assert_allclose(data.max_update.isel(step=0), 1, rtol=1e-6)
     assert (data.loss.isel(seed=0) != data.loss.isel(seed=1)).all()
@@ -167,7 +167,7 @@ def test_members_differ_by_seed_start_with_signs_and_respect_the_exact_bound(dat
         np.testing.assert_allclose(data.loss[point, :, 0], data.loss[0, :, 0], rtol=1e-6)
 
 
-def test_contrasts_begin_like_the_members_they_are_compared_with(datasets):
+def test_contrasts_begin_like_their_counterparts(datasets):
     data = datasets["max_update"]
     assert data.contrast.values.tolist() == [3, 5]
     ours = data.contrast_stored
@@ -193,7 +193,7 @@ def test_points_are_the_usual_one_and_the_end_of_the_curve():
     assert C.min() < 0 < C.max()
 
 
-def test_the_boundarys_points_are_sorted_by_what_the_theories_say(datasets):
+def test_boundary_points_are_sorted_by_the_two_theories(datasets):
     data = datasets["discrete_boundary"]
     assert data.theories.values.tolist() == ["theories disagree", "both unstable", "both stable"]
 
@@ -232,7 +232,7 @@ def test_only_smoke_is_below_the_minimum(name):
         {"contrast_points": (6,)},
     ],
 )
-def test_a_configuration_that_cannot_be_computed_is_refused(bad):
+def test_an_invalid_configuration_is_refused(bad):
     (name,) = bad
     with pytest.raises(ConfigError, match=name):
         dataclasses.replace(CURVE, **bad)
@@ -246,7 +246,7 @@ def test_a_configuration_that_cannot_be_computed_is_refused(bad):
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_plots_are_drawn_from_the_dataset_alone_with_labelled_axes(datasets, name, tmp_path):
+def test_plots_need_only_the_dataset_and_label_their_axes(datasets, name, tmp_path):
     for suffix, canvas in FIGURES[name][0].FIGURE.plot(datasets[name]).items():
         drawn = [panel for panel in canvas.axes if panel.axison and panel.lines]
         assert drawn
@@ -268,7 +268,7 @@ LAPTOP = dataclasses.replace(
 
 
 def curve_data(rate="exact", by=1.0, scale=1.0, spread=0.0, revived=False, jump=True):
-    """The figure's dataset as it would be if ‖u_n‖ were a constant, or e^{rate·n} where C < 0.
+    """Make the dataset that would result if ‖u_n‖ were constant, or e^{rate·n} where C < 0.
 
     Args:
       rate: Of `theory`, "exact" or "half_C".
@@ -290,7 +290,7 @@ def curve_data(rate="exact", by=1.0, scale=1.0, spread=0.0, revived=False, jump=
     updates = scale * np.exp(log_growth + (correction - correction[:, :1])[:, None])
     few = updates[LAPTOP.contrast][:, : LAPTOP.contrast_seeds]
     ones = np.ones_like(updates)
-    data = max_update.run.analyse(
+    data = max_update.run.analyze(
         LAPTOP,
         {"max_update": updates, "dead_share": ones, "loss": ones},
         stored=few,
@@ -302,7 +302,7 @@ def curve_data(rate="exact", by=1.0, scale=1.0, spread=0.0, revived=False, jump=
 
 
 def boundary_data(exceeds=0.9, grows_by=0.0, misses=0.0, worst_growth=(1.0, 5.0, 1.0)):
-    """The other figure's dataset, three points, with what its claims read replaced."""
+    """Make the other figure's dataset at three points, replacing what its claims read."""
     b2, b1 = np.array([(0.1, 0.25), (0.1, 0.35), (0.999, 0.9)]).T
     at = theory(b1, b2, 1)
     seeds = np.ones((3, 5))
@@ -326,7 +326,7 @@ def boundary_data(exceeds=0.9, grows_by=0.0, misses=0.0, worst_growth=(1.0, 5.0,
     return data
 
 
-# What supports a claim, what refutes it and, where seeds give an interval, what does neither.
+# Data that support a claim, refute it and, where seeds give an interval, do neither.
 CASES = {
     "updates-within-exact-bound": ({}, {"scale": 1.1}),
     "updates-within-theorem-1": ({}, {"scale": 10}),

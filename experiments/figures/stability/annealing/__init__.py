@@ -11,19 +11,19 @@ FIGURE = Figure(
     title="Annealing the learning rate by the growth that C predicts",
     paper="Fig. 14",
     question=GENERALIZATION,
-    caption="Does η_n = η₀e^(-sn|C|/2), with the paper's s = 1 and weaker, correct the growth in "
-    "B₋? nanoGPT ({model.num_layers} layers, width {model.width}, context {model.context}, "
-    "vocabulary {model.vocab_size}) on bytes of the {corpus} corpus by Adam, batch {batch}, "
-    "{num_seeds} seeds, {num_steps} steps, at the last points of {num_curve} uniform in arc length "
-    "on the normal curve through (β, γ) = (0.999, 0.9), and at that point. In (a) to (c) the "
-    "annealing multiplies a constant η₀ = {learning_rate:g}, in (d) and (e) a linear warm-up of "
-    "{warmup_steps} steps and a cosine from {learning_rate:g} to {final_rate:g} of it. (a) ‖uₙ‖∞ "
-    "and (b) ‖θₙ₊₁-θₙ‖∞/η₀, medians over seeds, without annealing (dashed) and with s = 1, and "
-    "Theorem 1's bound on the latter at two points, which annealing makes a constant but for its "
-    "bias correction; (c) slope of ln ‖θₙ₊₁-θₙ‖∞ for {slope_first} ≤ n ≤ {slope_last}, median and "
-    "range over seeds; (d) test loss, median over seeds, s = 1, with the usual point and "
-    "no annealing at the last point; (e) the lowest test loss, mean with 95% interval over seeds; "
-    "(f) the points.",
+    caption="Does the learning rate η_n = η₀e^(-sn|C|/2), with the paper's s = 1 and with a "
+    "smaller s, correct the growth in B₋? nanoGPT ({model.num_layers} layers, width {model.width}, "
+    "context {model.context}, vocabulary {model.vocab_size}) is trained on bytes of the {corpus} "
+    "corpus by Adam with batch size {batch}, {num_seeds} seeds and {num_steps} steps, at (β, γ) = "
+    "(0.999, 0.9) and at the last of {num_curve} points, uniform in arc length, on the normal "
+    "curve through it. In (a) to (c) the annealing multiplies a constant η₀ = {learning_rate:g}; "
+    "in (d) and (e) it multiplies a linear warm-up of {warmup_steps} steps and a cosine from "
+    "{learning_rate:g} to {final_rate:g} times that. (a) ‖uₙ‖∞ and (b) ‖θₙ₊₁-θₙ‖∞/η₀, medians over "
+    "seeds, without annealing (dashed) and with s = 1, and Theorem 1's bound on the latter at two "
+    "points, which annealing makes constant except for its bias correction; (c) slope of ln "
+    "‖θₙ₊₁-θₙ‖∞ for {slope_first} ≤ n ≤ {slope_last}, median and range over seeds; (d) test loss, "
+    "median over seeds, for s = 1, for the usual point, and for the last point without annealing; "
+    "(e) the lowest test loss, mean with 95% interval over seeds; (f) the points.",
     presets={
         "smoke": Config(
             model=SMOKE_MODEL,
@@ -45,7 +45,7 @@ FIGURE = Figure(
             eval_every=50,
             eval_batches=32,
         ),
-        # Bytes in GPT-2's vocabulary: almost all of its rows are dead.
+        # Bytes in GPT-2's vocabulary, so almost all of the embedding's rows are dead.
         "paper": Config(batch=64, num_steps=3000, num_curve=220, num_points=40, chunk_size=4),
     },
     compute=compute,

@@ -1,4 +1,4 @@
-"""What the paper says of annealing the learning rate beyond the boundary, as rules."""
+"""The paper's claims about annealing the learning rate beyond the boundary, as rules."""
 
 import math
 
@@ -12,25 +12,25 @@ CLAIMS: tuple[Claim, ...] = (
         figure="annealing",
         section="App. N",
         statement="Annealing by e^(-n|C|/2) is too strong: the max-update becomes very small.",
-        quantity="‖θₙ₊₁-θₙ‖∞/η₀, median over the last tenth of the steps, at the points with "
-        f"C ≤ {GROWING}: median over seeds at each, lowest and highest end of any point's interval",
+        quantity="‖θₙ₊₁-θₙ‖∞/η₀, median over the last tenth of the steps, at the points with C ≤ "
+        f"{GROWING}: median over seeds at each, lowest and highest end of the points' intervals",
         statistic=lambda run: every_median(
             run.final_change.sel(strength=1.0).isel(point=run.C.values <= GROWING)
         ),
         accept=(-math.inf, 0.1),
-        reason="A tenth of the change that Adam makes where all gradients keep their sign.",
+        reason="This is a tenth of the change that Adam makes where all gradients keep their sign.",
     ),
     Claim(
         id="annealed-generalisation-not-good",
         figure="annealing",
         section="App. N",
         statement="Annealing by e^(-n|C|/2) does not give good generalization performance.",
-        quantity="lowest test loss with it less that at the usual (β, γ), same warm-up and cosine, "
-        f"nat/token, where C ≤ {GROWING}: median over points, then over seeds",
+        quantity="lowest test loss with it minus that at the usual (β, γ), with the same warm-up "
+        f"and cosine, nat/token, where C ≤ {GROWING}: median over points, then over seeds",
         statistic=lambda run: median_over_seeds(
             run.excess_loss.sel(strength=1.0).isel(point=run.C.values <= GROWING)
         ),
         accept=(0.1, math.inf),
-        reason="A tenth of a nat is a tenth of the perplexity: nobody would call that equal.",
+        reason="A tenth of a nat is a tenth of the perplexity, which nobody would call equal.",
     ),
 )

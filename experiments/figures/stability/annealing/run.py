@@ -1,8 +1,8 @@
 """Annealing the learning rate by the growth that C predicts, beyond the boundary (Fig. 14).
 
-With η_n = η_0 e^(-n|C|/2) the paper's bound on the change of parameters is a constant in B₋, as it
-is in B₊. But an update grows only while gradients die out, which they do because weights move:
-annealed weights stand still before that. The exponent is also varied, which the paper leaves open.
+With η_n = η_0 e^(-n|C|/2) the paper's bound on the change of parameters is constant in B₋, as it
+is in B₊. But an update grows only while gradients die out, and they die out because weights move;
+annealed weights come to rest before that. The exponent, which the paper fixes, is varied too.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from experiments.core.config import require, rises
 from experiments.core.run import Run
 from experiments.core.stats import means_over_seeds
 from experiments.core.store import labelled, named
-from experiments.figures.stability.losses import GeneralisationConfig, losses, losses_member
+from experiments.figures.stability.losses import GeneralizationConfig, losses, losses_member
 from experiments.figures.stability.max_updates import (
     BOUNDS,
     GIVEN,
@@ -34,14 +34,14 @@ from kadam_jax import grid, growth_rate, normal_curve, points
 
 
 @dataclass(frozen=True)
-class Config(GeneralisationConfig):
-    """What is trained; num_points are the usual point and the last ones of the curve.
+class Config(GeneralizationConfig):
+    """The training setup; num_points counts the usual point and the last ones of the curve.
 
     Attributes:
       num_curve: Points, uniform in arc length, from the usual one to γ = 1 (that end excluded).
       strengths: s of η_n = η_0 e^(-s n|C|/2), from 0, no annealing, to 1, the paper's.
-      slope_first: First step n of the window of slopes.
-      slope_last: Last step n of it.
+      slope_first: First step n of the window in which slopes are fitted.
+      slope_last: Last step n of that window.
     """
 
     num_curve: int = 40
@@ -60,7 +60,7 @@ class Config(GeneralisationConfig):
 
     @property
     def points(self) -> tuple[np.ndarray, np.ndarray]:
-        """γ and β of what is trained, float32; the usual point is first."""
+        """γ and β of the trained points, float32; the usual point is first."""
         chosen = np.r_[0, self.num_curve - self.num_points + 1 : self.num_curve]
         b1, b2 = (np.asarray(b, np.float32)[chosen] for b in normal_curve(*GIVEN, self.num_curve))
         return b1, b2
@@ -83,7 +83,7 @@ def annealed(member: Mapping[str, jax.Array], schedule: optax.Schedule) -> optax
 
 
 def compute(config: Config, run: Run) -> xr.Dataset:
-    """A sweep for the max-update at a constant η_0 and one for the test loss; then `analyse`."""
+    """Sweep for the max-update at a constant η_0 and for the test loss, and `analyze` both."""
     b1, b2 = config.points
     eps = np.full(len(b1), config.eps, np.float32)
     members = grid(
@@ -102,22 +102,22 @@ def compute(config: Config, run: Run) -> xr.Dataset:
     task = language_task(config.model, run.corpus, config.batch)
     fn = losses_member(config, task, lambda member: annealed(member, config.warmup_cosine))
     found = run.sweep("test_loss", fn, members, chunk_size=config.chunk_size)["test_loss"]
-    return analyse(
+    return analyze(
         config, trained["max_update"], trained["dead_share"], found.reshape(*members.shape, -1)
     )
 
 
-def analyse(
+def analyze(
     config: Config, max_update: np.ndarray, dead_share: np.ndarray, test_loss: np.ndarray
 ) -> xr.Dataset:
-    """What annealing does to updates, to changes of parameters and to the test loss.
+    """Compute what annealing does to updates, to changes of parameters and to the test loss.
 
     Args:
-      config: Names the points.
+      config: The configuration, which determines the points.
       max_update: ‖u_n‖∞ at an annealed constant rate, shape (num_strengths, num_points, num_seeds,
         num_steps).
-      dead_share: Of the same members and steps.
-      test_loss: With the schedule, shape (num_strengths, num_points, num_seeds, num_evaluations).
+      dead_share: Share of dead gradients for the same members and steps.
+      test_loss: With warm-up and cosine, (num_strengths, num_points, num_seeds, num_evaluations).
 
     Returns:
       The figure's dataset.
@@ -179,7 +179,7 @@ def analyse(
     best = data.best_loss.sel(horizon="whole", drop=True)
     data["excess_loss"] = named(
         best - best.isel(point=0).sel(strength=0.0, drop=True),
-        "lowest test loss less that at the usual point without annealing, same seed",
+        "lowest test loss minus that at the usual point without annealing, same seed",
         "nat/token",
     )
     numbers = means_over_seeds(_statistics(data))
@@ -187,12 +187,12 @@ def analyse(
 
 
 def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
-    """The numbers that the report states, where C ≤ GROWING, medians over points."""
+    """Return the numbers that the report states, where C ≤ GROWING, medians over points."""
     growing = data.isel(point=data.C.values <= GROWING)
     measured = {
         "final_change": ("‖θ_{n+1}-θ_n‖∞/η_0 in the last tenth of the steps", "1"),
         "final_update": ("‖u_n‖∞ in the last tenth of the steps", "learning rates"),
-        "excess_loss": ("lowest test loss less that at the usual (β, γ)", "nat/token"),
+        "excess_loss": ("lowest test loss minus that at the usual (β, γ)", "nat/token"),
     }
     return {
         f"{name}_{place}": (

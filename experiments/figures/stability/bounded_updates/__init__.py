@@ -1,4 +1,4 @@
-"""The max-update on the boundary B₀, and inside B₊ (Figs. 7 and 11)."""
+"""The max-update on the boundary B₀ and inside B₊ (Figs. 7 and 11)."""
 
 from experiments.core.figure import Figure
 from experiments.core.questions import UPDATES_BOUNDED
@@ -8,20 +8,20 @@ from experiments.training.config import LAPTOP_MINIMUM, LAPTOP_MODEL, SMOKE_MODE
 
 FIGURE = Figure(
     name="bounded_updates",
-    title="The max-update on the boundary B₀, and inside B₊",
+    title="The max-update on the boundary B₀ and inside B₊",
     paper="Figs. 7 and 11",
     question=UPDATES_BOUNDED,
     caption="nanoGPT ({model.num_layers} layers, width {model.width}, context {model.context}, "
-    "vocabulary {model.vocab_size}) on bytes of the {corpus} corpus by Adam at a constant learning "
-    "rate of {learning_rate:g}, batch {batch}, {num_seeds} seeds, {num_steps} steps. First page, "
-    "{num_boundary} points on C = 0, uniform in arc length: (a) ‖uₙ‖∞, median over seeds, with the "
-    "√n form of Theorem 1 and the exact supremum of three of them; (b) the largest ‖uₙ‖∞ from "
-    "n = 100 on of every seed, with both bounds at the last step, where the supremum is "
-    "1/√(1-β); (c) the exponent of n in ‖uₙ‖∞ from n = 100 on, median and range over seeds: 1/2 "
-    "would be the √n of the theorem; (d) the points. Second page, {num_inside} points of the "
-    "normal curve through (β, γ) = (0.999, 0.9), from there to C = 0: (a) ‖uₙ‖∞, median over "
-    "seeds, with both bounds of three points; (b) the largest ‖uₙ‖∞ from n = 100 on of every seed, "
-    "with both bounds at the last step; (c) the points.",
+    "vocabulary {model.vocab_size}) is trained on bytes of the {corpus} corpus by Adam at a "
+    "constant learning rate of {learning_rate:g} with batch size {batch}, {num_seeds} seeds and "
+    "{num_steps} steps. First page, {num_boundary} points on C = 0, uniform in arc length: (a) "
+    "‖uₙ‖∞, median over seeds, with the √n form of Theorem 1 and the exact supremum at three of "
+    "the points; (b) the largest ‖uₙ‖∞ of every seed from n = 100 on, with both bounds at the last "
+    "step, where the supremum is 1/√(1-β); (c) the exponent of n in ‖uₙ‖∞ from n = 100 on, median "
+    "and range over seeds, which would be 1/2 for the theorem's √n; (d) the points. Second page, "
+    "{num_inside} points of the normal curve through (β, γ) = (0.999, 0.9), from that point to C = "
+    "0: (a) ‖uₙ‖∞, median over seeds, with both bounds at three of the points; (b) the largest "
+    "‖uₙ‖∞ of every seed from n = 100 on, with both bounds at the last step; (c) the points.",
     presets={
         "smoke": Config(
             model=SMOKE_MODEL,

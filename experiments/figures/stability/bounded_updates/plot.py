@@ -1,4 +1,4 @@
-"""How the max-update on B₀ and inside B₊ is drawn (Figs. 7 and 11)."""
+"""Plots of the max-update on B₀ and inside B₊ (Figs. 7 and 11)."""
 
 import numpy as np
 import xarray as xr
@@ -11,48 +11,48 @@ PAPER, EXACT = ":", "--"
 
 
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
-    """A page for each curve."""
+    """Draw a page for each curve."""
     on, inside = (dataset.isel(point=dataset.curve.values == name) for name in ("B₀", "B₊"))
     return {"boundary": _boundary(on), "inside_b_plus": _inside(inside)}
 
 
 def _boundary(data: xr.Dataset) -> figure.Figure:
-    colours = cm.ScalarMappable(colors.Normalize(0, 1), "viridis_r")
+    mappable = cm.ScalarMappable(colors.Normalize(0, 1), "viridis_r")
     canvas, grid = plotting.canvas(10.2, 7.4, nrows=2, ncols=2)
     panels = (_trajectories, _largest, _exponents, _points)
-    plotting.draw_panels(grid, data, panels, data.b2, colours.to_rgba(data.b2))
+    plotting.draw_panels(grid, data, panels, data.b2, mappable.to_rgba(data.b2))
     grid[0, 0].set(xscale="log", yscale="log", xlim=(0.9, None), ylim=(0.7, 25))
     grid[0, 1].set(yscale="log")
     grid[1, 1].set(xlim=(0, 1), ylim=(0, 1))
     _add_legends(grid)
-    canvas.colorbar(colours, ax=grid, label="β (b2)", aspect=45)
+    canvas.colorbar(mappable, ax=grid, label="β (b2)", aspect=45)
     return canvas
 
 
 def _inside(data: xr.Dataset) -> figure.Figure:
     norm = colors.Normalize(0, data.C.max().item())
-    colours = cm.ScalarMappable(norm, plotting.STABILITY_COLOURS)
+    mappable = cm.ScalarMappable(norm, plotting.STABILITY_COLORMAP)
     canvas, grid = plotting.canvas(13.2, 4.2, ncols=3)
     panels = (_trajectories, _largest, _points)
-    plotting.draw_panels(grid, data, panels, data.C, colours.to_rgba(data.C))
+    plotting.draw_panels(grid, data, panels, data.C, mappable.to_rgba(data.C))
     grid[2].set(xlim=(0.94, 1.002), ylim=(0.89, 1))
     _add_legends(grid)
-    canvas.colorbar(colours, ax=grid, label="C(β, γ)", aspect=30)
+    canvas.colorbar(mappable, ax=grid, label="C(β, γ)", aspect=30)
     return canvas
 
 
 def _add_legends(grid) -> None:
-    """At the best places, which limits decide."""
+    """Add legends at the best places, once the limits are set."""
     for panel in grid.flat:
         panel.legend(loc="best")
 
 
 def _trajectories(panel: axes.Axes, data: xr.Dataset, x: xr.DataArray, shades) -> str:
-    """Medians over seeds, and both bounds of three points in their colours."""
+    """Draw medians over seeds, and both bounds at three points in the points' colors."""
     del x
     n = data.step + 1
-    for line, colour in zip(data.max_update.median("seed").values, shades, strict=True):
-        panel.plot(n, line, color=colour, linewidth=0.8, alpha=0.75)
+    for line, color in zip(data.max_update.median("seed").values, shades, strict=True):
+        panel.plot(n, line, color=color, linewidth=0.8, alpha=0.75)
     for point in (0, data.sizes["point"] // 2, -1):
         for kind, style in (("paper", PAPER), ("exact", EXACT)):
             bound = np.exp(data[f"log_{kind}_bound"][point])
@@ -66,7 +66,7 @@ def _trajectories(panel: axes.Axes, data: xr.Dataset, x: xr.DataArray, shades) -
 
 
 def _largest(panel: axes.Axes, data: xr.Dataset, x: xr.DataArray, shades) -> str:
-    """Every seed's largest update and both bounds at the last step."""
+    """Draw every seed's largest update and both bounds at the last step."""
     last = data.isel(step=-1)
     for kind, style, name in (("exact", EXACT, "exact supremum"), ("paper", PAPER, "Theorem 1")):
         label = f"{name}, n = {last.step:d}"
@@ -103,5 +103,5 @@ def _points(panel: axes.Axes, data: xr.Dataset, x: xr.DataArray, shades) -> str:
 
 
 def _where(data: xr.Dataset) -> str:
-    """The curve that the points lie on or in."""
+    """Say which curve or region the points lie in."""
     return {"B₀": "on B₀", "B₊": "in B₊"}[data.curve.values[0]]

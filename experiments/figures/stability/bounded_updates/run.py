@@ -1,7 +1,7 @@
 """The max-update where the paper says it is bounded: on B₀ and inside B₊ (Figs. 7 and 11).
 
-On B₀, γ = 2β/(1+β), the paper's bound grows like √n. The exact supremum does not: γ²/β is then
-4β/(1+β)² < 1, and the limit is 1/√(1-β), RMSprop's own bound.
+On B₀, where γ = 2β/(1+β), the paper's bound grows like √n. The exact supremum does not: γ²/β is
+then 4β/(1+β)² < 1, and the limit is 1/√(1-β), the bound of RMSprop.
 """
 
 from dataclasses import dataclass
@@ -28,18 +28,18 @@ from kadam_jax import exact_max_update_bound, level_curve, normal_curve
 
 CURVES = ("B₀", "B₊")
 SETTLED = 100
-"""n from which growth on B₀ is judged: by far more steps than any of its points remembers."""
+"""n from which growth on B₀ is judged: far more steps than any of its points remembers."""
 NUDGE = 1e-5
-"""How far C is moved to see what precision does: more than float32 moves it."""
+"""How far C is moved to test the effect of precision: farther than float32 moves it."""
 
 
 @dataclass(frozen=True)
 class Config(TrainingConfig):
-    """What is trained.
+    """The training setup.
 
     Attributes:
       num_boundary: Points on C = 0, uniform in arc length from the origin to (1, 1).
-      num_inside: Points on the normal curve from the usual point to C = 0, that end excluded.
+      num_inside: Points on the normal curve from the usual point to C = 0 (that end excluded).
     """
 
     num_boundary: int = 11
@@ -49,12 +49,12 @@ class Config(TrainingConfig):
         super().__post_init__()
         check_least(self, num_boundary=1, num_inside=1)
         least = SETTLED + 2
-        rule = f"num_steps must be at least {least}, growth is judged from n = {SETTLED}"
+        rule = f"num_steps must be at least {least}, because growth is judged from n = {SETTLED}"
         require(self.num_steps >= least, rule, self.num_steps)
 
     @property
     def points(self) -> tuple[np.ndarray, np.ndarray]:
-        """γ and β of what is trained, float32: those on B₀, then those in B₊."""
+        """γ and β of the trained points, float32: those on B₀, then those in B₊."""
         boundary = np.array(level_curve(0.0, self.num_boundary))
         inside = np.array(_inside(self.num_inside))
         b1, b2 = np.concatenate([boundary, inside], axis=1).astype(np.float32)
@@ -67,7 +67,7 @@ class Config(TrainingConfig):
 
 
 def _inside(num: int) -> tuple[np.ndarray, np.ndarray]:
-    """Points of the normal curve between the usual one and C = 0, uniform in arc length."""
+    """Return points of the normal curve from the usual one to C = 0, uniform in arc length."""
     fine = 4096
     b1, b2 = (np.asarray(b, np.float64) for b in normal_curve(*GIVEN, fine))
     length = int((2 / b1 - 1 / b2 - 1 > 0).sum())
@@ -76,20 +76,20 @@ def _inside(num: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def compute(config: Config, run: Run) -> xr.Dataset:
-    """One sweep over the points of both curves; then `analyse`."""
+    """Run one sweep over the points of both curves and `analyze` it."""
     b1, b2 = config.points
     members = members_at(b1, b2, config.eps, config.seeds)
     (trained,) = train(run, "training", config, [(members, config.num_steps)])
-    return analyse(config, trained["max_update"], trained["loss"])
+    return analyze(config, trained["max_update"], trained["loss"])
 
 
-def analyse(config: Config, max_update: np.ndarray, loss: np.ndarray) -> xr.Dataset:
-    """Trajectories and both bounds.
+def analyze(config: Config, max_update: np.ndarray, loss: np.ndarray) -> xr.Dataset:
+    """Return trajectories and both bounds.
 
     Args:
-      config: Names the points.
+      config: The configuration, which determines the points.
       max_update: Shape (num_points, num_seeds, num_steps).
-      loss: Of every step, the same shape.
+      loss: The loss at every step, the same shape.
 
     Returns:
       The figure's dataset.
@@ -106,7 +106,7 @@ def analyse(config: Config, max_update: np.ndarray, loss: np.ndarray) -> xr.Data
             (member, largest_ratio(max_update, predicted["log_exact_bound"])),
             "largest max-update over the exact bound",
         ),
-        paper_ratio=named(  # at n = 0 the √n form is 0, and no bound
+        paper_ratio=named(  # at n = 0 the √n form is 0, which bounds nothing
             (member, largest_ratio(max_update[..., 1:], paper[:, 1:])),
             "largest max-update over Theorem 1's bound, n ≥ 1",
         ),
@@ -162,7 +162,7 @@ def analyse(config: Config, max_update: np.ndarray, loss: np.ndarray) -> xr.Data
 
 
 def log_square_root_bound(b1: np.ndarray, b2: np.ndarray, num_steps: int) -> np.ndarray:
-    r"""ln of Theorem 1's bound with B_n = √n, whichever side of C = 0 rounding put the decays.
+    r"""ln of Theorem 1's bound with B_n = √n, on whichever side of C = 0 rounding puts the decays.
 
     .. math:: \frac{\sqrt{1-\beta^{n+1}}}{1-\gamma^{n+1}} \frac{1-\gamma}{\gamma}
         \sqrt{\frac{\beta}{1-\beta}} \sqrt{n}
@@ -186,7 +186,7 @@ def log_square_root_bound(b1: np.ndarray, b2: np.ndarray, num_steps: int) -> np.
 
 
 def exponents(max_update: np.ndarray, first: int) -> np.ndarray:
-    """p of the least-squares line ln ‖u_n‖∞ = p ln n + constant, n from `first` on.
+    """Return p of the least-squares line ln ‖u_n‖∞ = p ln n + constant, n from `first` on.
 
     >>> exponents(3 * np.sqrt(np.arange(400.0))[None], 100).round(9).tolist()
     [0.5]

@@ -1,4 +1,4 @@
-"""Where C < 0 but γ² < β: the theorem's explosion does not come (not in the paper)."""
+"""Where C < 0 but γ² < β, the theorem's explosion does not occur (not in the paper)."""
 
 from experiments.core.figure import Figure
 from experiments.core.questions import UPDATES_BOUNDED
@@ -8,17 +8,17 @@ from experiments.training.config import LAPTOP_MINIMUM, LAPTOP_MODEL, SMOKE_MODE
 
 FIGURE = Figure(
     name="discrete_boundary",
-    title="Where C < 0 but γ² < β: the theorem's explosion does not come",
+    title="Where C < 0 but γ² < β, the theorem's explosion does not occur",
     paper="not in the paper",
     question=UPDATES_BOUNDED,
-    caption="Real training and the worst case, between two theories. Each panel: the max-update of "
-    "nanoGPT ({model.num_layers} layers, width {model.width}, learning rate {learning_rate:g}, "
-    "{num_seeds} seeds, {corpus} corpus), its largest value in the title; the last update of "
-    "worst-case gradients of every length, through the same optimizer in float64; the exact bound "
-    "of the discrete algorithm; and Theorem 1, which soon leaves the axes where C is well below 0. "
-    "Where γ² < β the exact bound is a constant, and both keep to it. Where γ² > β worst cases "
-    "grow; training grows only if gradients die out faster than β^(n/2), which they rarely do when "
-    "β is small.",
+    caption="Real training and the worst case are compared with two theories. Each panel shows the "
+    "max-update of nanoGPT ({model.num_layers} layers, width {model.width}, learning rate "
+    "{learning_rate:g}, {num_seeds} seeds, {corpus} corpus), with its largest value in the title; "
+    "the last update of worst-case gradients of every length, through the same optimizer in "
+    "float64; the exact bound of the discrete algorithm; and Theorem 1, which soon leaves the axes "
+    "where C is well below 0. Where γ² < β the exact bound is constant, and both training and the "
+    "worst case stay within it. Where γ² > β worst cases grow; in training, updates grow only if "
+    "gradients die out faster than β^(n/2), which they rarely do when β is small.",
     presets={
         "smoke": Config(
             model=SMOKE_MODEL,

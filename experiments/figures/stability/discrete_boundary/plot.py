@@ -1,4 +1,4 @@
-"""How the max-update between the two boundaries is drawn."""
+"""Plots of the max-update between the two boundaries."""
 
 import numpy as np
 import xarray as xr
@@ -8,7 +8,7 @@ from experiments.core import plot as plotting
 
 
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
-    """The plane, then one panel for each point; axes are shared and the theorem leaves them."""
+    """Draw the plane, then a panel for each point with shared axes, which the theorem leaves."""
     num_points = dataset.sizes["point"]
     canvas, (plane, *others) = plotting.small_multiples(num_points + 1, 4, 11.6, 2.5)
     _plane(plane, dataset)
@@ -39,7 +39,7 @@ def _point(panel: axes.Axes, data: xr.Dataset, name: str) -> None:
     x = data.step + 1
     plotting.seed_band(panel, x, data.max_update, **LINES["trained"])
     for bound in ("exact", "paper"):
-        # Far outside the axes e^4500 would overflow.
+        # Far outside the axes, e^4500 would overflow.
         values = np.exp(np.minimum(data[f"log_{bound}_bound"], 50))
         panel.plot(data.bound_step + 1, values, **LINES[bound])
     lengths = np.unique(np.geomspace(1, data.sizes["worst_step"], 12).astype(int))

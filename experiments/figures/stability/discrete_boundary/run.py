@@ -1,8 +1,8 @@
 """Where the two theories disagree: C < 0 but γ² < β (not in the paper).
 
-There the paper's Theorem 1 lets updates grow without bound and the supremum over all gradient
-sequences of the discrete algorithm is a constant. Real training and the worst-case gradients, run
-through the same optimizer, show which of them describes Adam.
+There the paper's Theorem 1 lets updates grow without bound, but the discrete algorithm's supremum
+over all gradient sequences is a constant. Real training and worst-case gradients, run through the
+same optimizer, show which of the two describes Adam.
 """
 
 from dataclasses import dataclass
@@ -35,11 +35,11 @@ BOTH_UNSTABLE, BOTH_STABLE = "both unstable", "both stable"
 
 @dataclass(frozen=True)
 class Config(TrainingConfig):
-    """What is trained and how long the worst cases are.
+    """The training setup and how long the worst cases are.
 
     Attributes:
       points: γ, β of every point, one pair after the other.
-      worst_case_steps: Longest sequence of worst-case gradients.
+      worst_case_steps: Length of the longest sequence of worst-case gradients.
     """
 
     points: tuple[tuple[float, float], ...] = (
@@ -65,7 +65,7 @@ class Config(TrainingConfig):
 
 
 def compute(config: Config, run: Run) -> xr.Dataset:
-    """One sweep of real training, then worst cases of every length in float64."""
+    """Run one sweep of real training, then worst cases of every length in float64."""
     b1, b2 = np.array(config.points, np.float32).T
     members = members_at(b1, b2, config.eps, config.seeds)
     (trained,) = train(run, "training", config, [(members, config.num_steps)])
@@ -98,7 +98,7 @@ def compute(config: Config, run: Run) -> xr.Dataset:
             ),
             "worst_error": named(
                 (point, abs(worst / np.exp(log_exact[:, :longest]) - 1).max(-1)),
-                "largest relative difference of worst case and exact bound",
+                "largest relative difference between worst case and exact bound",
             ),
             "worst_growth": named(
                 (point, growing[:, -1] / growing[:, longest // 2 - 1]),
@@ -113,7 +113,7 @@ def compute(config: Config, run: Run) -> xr.Dataset:
                     point,
                     np.select([C > 0, exact_rate < 0], [BOTH_STABLE, DISAGREE], BOTH_UNSTABLE),
                 ),
-                "what C and γ² < β say of the point",
+                "what C and γ² < β say about the point",
             ),
             "bound_step": named(
                 ("bound_step", np.arange(log_exact.shape[1])),
@@ -134,10 +134,10 @@ def compute(config: Config, run: Run) -> xr.Dataset:
 
 
 def worst_case_updates(b1: np.ndarray, b2: np.ndarray, num_steps: int) -> np.ndarray:
-    """The last update of worst-case gradients of every length, through the real optimizer.
+    """Compute the last update of worst-case gradients of every length with the real optimizer.
 
-    In float64 and with ε=0. A sequence of length N is the longest one's last N gradients, run from
-    the optimizer's initial state.
+    This runs in float64 and with ε = 0. A sequence of length N consists of the longest one's last N
+    gradients, run from the optimizer's initial state.
 
     Args:
       b1, b2: Decays, shape (num_points,).
@@ -148,7 +148,7 @@ def worst_case_updates(b1: np.ndarray, b2: np.ndarray, num_steps: int) -> np.nda
       (num_points, num_steps).
 
     Raises:
-      ConfigError: If a worst case of that length does not fit float64.
+      ConfigError: If a worst case of that length overflows float64.
 
     >>> worst_case_updates(np.array([0.25]), np.array([0.1]), 64)[0, -1].round(3)
     np.float64(1.291)
@@ -171,7 +171,7 @@ def worst_case_updates(b1: np.ndarray, b2: np.ndarray, num_steps: int) -> np.nda
         try:
             gradients = worst_case_gradients(num_steps, b1, b2)  # (num_steps, num_points)
         except ValueError as error:
-            raise ConfigError(f"worst_case_steps={num_steps} are too many: {error}") from error
+            raise ConfigError(f"worst_case_steps={num_steps} is too many: {error}") from error
         starts = jnp.arange(num_steps - 1, -1, -1)
         lengths = jax.vmap(last_update, (None, None, None, 0))
         every = jax.jit(jax.vmap(lengths, (0, 0, 1, None)))

@@ -11,17 +11,17 @@ FIGURE = Figure(
     title="Is k-Adam more stable than Adam?",
     paper="not in the paper",
     question=WORTH_TRYING,
-    caption="k-Adam with Adam's own decays in every stage, so that the last stage's bound, which "
-    "no gradients can exceed whatever the stages before it, is Adam's. Training: nanoGPT "
+    caption="Every stage of k-Adam has Adam's decays, so the last stage's bound, which no "
+    "gradients can exceed whatever the earlier stages do, is Adam's. In training, nanoGPT "
     "({model.num_layers} layers, width {model.width}, context {model.context}, vocabulary "
-    "{model.vocab_size}) on bytes of the {corpus} corpus, learning rate {learning_rate:g}, batch "
-    "{batch}, {num_seeds} seeds, {num_steps} steps, at points of the normal curve through "
-    "(β, γ) = (0.999, 0.9). (a, b, c) ‖uₙ‖∞ for k = 1, 2, 3, median over seeds, and the exact "
-    "bound at the last point; (d) the largest ‖uₙ‖∞, median and range over seeds. (e) Normal noise "
-    "for {dead_after} steps and gradients of 0 from then on, {dead_seeds} seeds, median and range "
-    "of the largest of {dead_entries} entries, every stage with (γ, β) = {dead_point}. (f) The "
-    "last update of N gradients constructed to be k-Adam's worst case, through the optimizer in "
-    "float64, and the last stage's exact bound.",
+    "{model.vocab_size}) runs on bytes of the {corpus} corpus with learning rate "
+    "{learning_rate:g}, batch size {batch}, {num_seeds} seeds and {num_steps} steps, at points of "
+    "the normal curve through (β, γ) = (0.999, 0.9). (a, b, c) ‖uₙ‖∞ for k = 1, 2, 3, median over "
+    "seeds, and the exact bound at the last point; (d) the largest ‖uₙ‖∞, median and range over "
+    "seeds. (e) Gradients are normal noise for {dead_after} steps and 0 from then on: median and "
+    "range over {dead_seeds} seeds of the largest of {dead_entries} entries, every stage with (γ, "
+    "β) = {dead_point}. (f) The last update of N gradients constructed to be k-Adam's worst case, "
+    "through the optimizer in float64, and the last stage's exact bound.",
     presets={
         "smoke": Config(
             model=SMOKE_MODEL,
@@ -36,7 +36,7 @@ FIGURE = Figure(
             worst_lengths=(1, 4, 16, 64),
         ),
         "laptop": Config(model=LAPTOP_MODEL, num_steps=401),
-        # Bytes in GPT-2's vocabulary: almost all of its rows are dead.
+        # Bytes in GPT-2's vocabulary, so almost all of the embedding's rows are dead.
         "paper": Config(
             batch=64, num_steps=3000, num_curve=220, num_stable=24, num_unstable=40, chunk_size=4
         ),

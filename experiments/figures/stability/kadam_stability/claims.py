@@ -1,4 +1,4 @@
-"""What the paper says of the stability of k-Adam beside Adam's, as rules."""
+"""The paper's claims about the stability of k-Adam compared with Adam, as rules."""
 
 import math
 from functools import partial
@@ -11,7 +11,7 @@ WORDS = {2: "2-Adam", 3: "3-Adam"}
 
 
 def _decades_less(run, k: int):
-    """log10 of Adam's largest update over k-Adam's, same point and seed."""
+    """Return log10 of Adam's largest update over k-Adam's, same point and seed."""
     return run.log10_largest.sel(k=1) - run.log10_largest.sel(k=k)
 
 
@@ -21,12 +21,12 @@ CLAIMS: tuple[Claim, ...] = (
     claim(
         id="kadam-within-last-stages-bound",
         section="§4.3, Theorem 3",
-        statement="Adam's bound holds identically for k-Adam: with the last stage's decays.",
+        statement="Adam's bound, with the last stage's decays, holds identically for k-Adam.",
         quantity="largest ‖uₙ‖∞ over the exact bound of the last stage, k = 1, 2, 3, all members "
         "and steps",
         statistic=lambda run: exact(run.exact_ratio.max(), run.exact_ratio.size),
         accept=(-math.inf, 1 + 1e-5),
-        reason="A supremum over all inputs of a stage has no exceptions but for rounding.",
+        reason="A supremum over all inputs of a stage has no exceptions beyond rounding.",
     ),
     claim(
         id="kadam-within-theorem-3",
@@ -37,28 +37,28 @@ CLAIMS: tuple[Claim, ...] = (
             run.paper_ratio.sel(k=[2, 3]).max(), run.paper_ratio.sel(k=[2, 3]).size
         ),
         accept=(-math.inf, 1 + 1e-5),
-        reason="A bound has no exceptions but for the rounding of float32.",
+        reason="A bound has no exceptions beyond the rounding of float32.",
     ),
     claim(
         id="two-adam-guarantee-is-stronger",
         section="§4.3",
         statement="Theorem 3 places stronger stability guarantees on 2-Adam than on Adam.",
-        quantity="largest update that constructed gradients drive 2-Adam to, over Adam's supremum "
-        "with the same decays; the longest sequences, smallest of all points",
+        quantity="largest update to which constructed gradients drive 2-Adam, over Adam's supremum "
+        "with the same decays; the longest sequences, the smallest value of all points",
         statistic=lambda run: exact(
             run.constructed_ratio.sel(k=2).isel(length=-1).min(), run.sizes["worst_point"]
         ),
         accept=(-math.inf, 0.9),
-        reason="A guarantee that is stronger by less than a tenth would help nobody.",
-        correction="A stage does not see the scale of its input, so that its input is bounded "
-        "guarantees nothing: gradients exist that drive 2-Adam as far as Adam with its last "
-        "stage's decays, beyond the boundary at the same exponential rate.",
+        reason="A guarantee that is less than a tenth stronger would help nobody.",
+        correction="A stage does not see the scale of its input, so a bound on the input "
+        "guarantees nothing: some gradients drive 2-Adam as far as Adam with the last stage's "
+        "decays, and beyond the boundary at the same exponential rate.",
     ),
     *(
         claim(
             id=f"{word.lower()}-more-stable-in-b-minus",
             section="§4.3",
-            statement=f"{word} exhibits more stable updates than Adam, each stage with Adam's own "
+            statement=f"{word} exhibits more stable updates than Adam when each stage has Adam's "
             "decays in B₋.",
             quantity=f"decades by which {word}'s largest ‖uₙ‖∞ is below Adam's, same decays and "
             f"seed, where C ≤ {GROWING}: median over points, then over seeds",
@@ -66,7 +66,7 @@ CLAIMS: tuple[Claim, ...] = (
                 _decades_less(run, k).isel(point=run.C.values <= GROWING)
             ),
             accept=(1.0, math.inf),
-            reason="A decade, which is what Adam's updates must have grown by there.",
+            reason="Adam's updates must have grown by a decade there.",
             correction="Its updates are smaller, but by less than a decade in a run of this "
             "length, and they grow too.",
         )
@@ -76,7 +76,7 @@ CLAIMS: tuple[Claim, ...] = (
         claim(
             id=f"{word.lower()}-more-stable-in-b-plus",
             section="§4.3",
-            statement=f"{word} exhibits more stable updates than Adam, each stage with Adam's own "
+            statement=f"{word} exhibits more stable updates than Adam when each stage has Adam's "
             "decays in B₊.",
             quantity=f"decades by which {word}'s largest ‖uₙ‖∞ is below Adam's, same decays and "
             "seed, where C > 0: median over points, then over seeds",
@@ -84,8 +84,9 @@ CLAIMS: tuple[Claim, ...] = (
                 _decades_less(run, k).isel(point=run.C.values > 0)
             ),
             accept=(0.0, math.inf),
-            reason="Whatever is more stable has no larger updates.",
-            correction="Inside B₊ its updates are larger than Adam's, nearer to the bound of both.",
+            reason="A more stable optimizer does not have larger updates.",
+            correction="Inside B₊ its updates are larger than Adam's and nearer to their common "
+            "bound.",
         )
         for k, word in WORDS.items()
     ),
@@ -95,10 +96,10 @@ CLAIMS: tuple[Claim, ...] = (
             section="§4.3",
             statement=f"With dead gradients in B₋ {word}'s updates do not grow as Adam's do.",
             quantity=f"slope of ln ‖uₙ‖∞ of {word} over the second half of a run whose gradients "
-            "have died, over ln(γ/√β), at which Adam's grow: median over seeds",
+            "have died, over ln(γ/√β), the rate at which Adam's grow: median over seeds",
             statistic=lambda run, k=k: median(run.dead_growth.sel(k=k).values),
             accept=(-math.inf, 0.1),
-            reason="A tenth of Adam's rate.",
+            reason="This is a tenth of Adam's rate.",
         )
         for k, word in WORDS.items()
     ),

@@ -1,4 +1,4 @@
-"""How the stability of k-Adam is drawn next to Adam's."""
+"""Plots of the stability of k-Adam next to Adam's."""
 
 from functools import partial
 
@@ -9,26 +9,26 @@ from matplotlib import axes, cm, colors, figure
 from experiments.core import plot as plotting
 
 STAGES = {1: ("tab:blue", "o"), 2: ("tab:orange", "s"), 3: ("tab:green", "^")}
-"""Colour and marker of each k."""
+"""Color and marker of each k."""
 
 
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
-    """Training with 1, 2 and 3 stages above; the three comparisons below."""
+    """Draw training with 1, 2 and 3 stages in the top row and the comparisons in the bottom row."""
     norm = colors.Normalize(1.15 * dataset.C.min().item(), 0.07, clip=True)
-    colours = cm.ScalarMappable(norm, plotting.STABILITY_COLOURS)
+    mappable = cm.ScalarMappable(norm, plotting.STABILITY_COLORMAP)
     canvas, grid = plotting.canvas(13.9, 7.4, nrows=2, ncols=3)
-    trajectories = [partial(_trajectories, colours=colours, k=k) for k in STAGES]
+    trajectories = [partial(_trajectories, mappable=mappable, k=k) for k in STAGES]
     plotting.draw_panels(grid, dataset, [*trajectories, _largest, _dead, _constructed])
     low, high = np.array([panel.get_ylim() for panel in grid[0]]).T
     for panel in grid[0]:
         panel.set_ylim(low.min(), high.max())
-    canvas.colorbar(colours, ax=grid[0], label="C(β, γ)", aspect=25, extend="max")
+    canvas.colorbar(mappable, ax=grid[0], label="C(β, γ)", aspect=25, extend="max")
     return {"": canvas}
 
 
-def _trajectories(panel: axes.Axes, data: xr.Dataset, colours, k: int) -> str:
+def _trajectories(panel: axes.Axes, data: xr.Dataset, mappable, k: int) -> str:
     for line, c in zip(data.max_update.sel(k=k).median("seed").values, data.C.values, strict=True):
-        panel.plot(data.step, line, color=colours.to_rgba(c))
+        panel.plot(data.step, line, color=mappable.to_rgba(c))
     panel.plot(data.step, np.exp(data.log_exact_bound[-1]), "--", color="black", linewidth=0.9)
     styles = {
         "trained, median over seeds": {"color": "0.5"},
@@ -41,9 +41,9 @@ def _trajectories(panel: axes.Axes, data: xr.Dataset, colours, k: int) -> str:
 
 def _largest(panel: axes.Axes, data: xr.Dataset) -> str:
     shift = 0.006 * np.ptp(data.C.values)
-    for k, (colour, marker) in STAGES.items():
+    for k, (color, marker) in STAGES.items():
         largest = 10 ** data.log10_largest.sel(k=k)
-        style = {"marker": marker, "color": colour, "bar": colour, "label": f"k = {k}"}
+        style = {"marker": marker, "color": color, "bar": color, "label": f"k = {k}"}
         plotting.seed_dots(panel, data.C + (k - 2) * shift, largest, markersize=5, **style)
     panel.axvline(0, color="0.8", linewidth=0.8, zorder=0)
     panel.set(yscale="log", xlabel="C(β, γ)", ylabel="largest ‖uₙ‖∞ (learning rates)")
@@ -52,9 +52,9 @@ def _largest(panel: axes.Axes, data: xr.Dataset) -> str:
 
 
 def _dead(panel: axes.Axes, data: xr.Dataset) -> str:
-    for k, (colour, _) in STAGES.items():
+    for k, (color, _) in STAGES.items():
         update = data.dead_update.sel(k=k)
-        plotting.seed_band(panel, data.dead_step, update, color=colour, label=f"k = {k}")
+        plotting.seed_band(panel, data.dead_step, update, color=color, label=f"k = {k}")
     bound = np.exp(data.dead_log_exact_bound)
     panel.plot(data.dead_step, bound, "--", color="black", linewidth=0.9, label="exact bound")
     panel.set(yscale="log", xlabel="step n", ylabel="‖uₙ‖∞ (learning rates)")
@@ -68,20 +68,18 @@ def _constructed(panel: axes.Axes, data: xr.Dataset) -> str:
         point = data.isel(worst_point=place)
         label = f"bound, β = {point.worst_b2:.4g}, γ = {point.worst_b1:.4g}"
         panel.plot(data.length, point.worst_bound, style, color="0.4", label=label)
-        for k, (colour, marker) in STAGES.items():
+        for k, (color, marker) in STAGES.items():
             panel.plot(
                 data.length,
                 point.constructed.sel(k=k),
                 marker,
-                color=colour,
+                color=color,
                 fillstyle="none",
                 markersize=4 + 2 * k,
             )
-    for k, (colour, marker) in STAGES.items():
+    for k, (color, marker) in STAGES.items():
         label = f"reached, k = {k}"
-        panel.plot(
-            [], [], marker, color=colour, fillstyle="none", markersize=4 + 2 * k, label=label
-        )
+        panel.plot([], [], marker, color=color, fillstyle="none", markersize=4 + 2 * k, label=label)
     panel.set(
         xscale="log",
         yscale="log",

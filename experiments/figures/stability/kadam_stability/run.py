@@ -1,7 +1,7 @@
 """Is k-Adam more stable than Adam? Training, dead gradients and worst cases with k stages (§4.3).
 
-Not in the paper, which calls its bound on k-Adam a stronger guarantee without a comparison. Every
-stage has the decays that Adam has, so that the last stage's bound is Adam's.
+This is not in the paper, which calls its bound on k-Adam a stronger guarantee without comparing
+the two. Every stage has Adam's decays, so the last stage's bound is Adam's.
 """
 
 from collections.abc import Callable, Mapping
@@ -42,19 +42,19 @@ MemberFunction = Callable[[Mapping[str, jax.Array]], dict[str, jax.Array]]
 
 @dataclass(frozen=True)
 class Config(TrainingConfig):
-    """What is trained and what is fed to the optimizers alone.
+    """The training setup, and the gradients that are fed to the optimizers without a model.
 
     Attributes:
       num_curve: Points, uniform in arc length, from the usual point to γ = 1 (that end excluded).
       num_stable: How many of them with C > 0 are trained, evenly spaced from the usual point on.
-      num_unstable: How many of the last ones are trained.
-      dead_point: γ, β of every stage where gradients die.
-      dead_after: Steps with gradients, normal noise; all later ones are 0.
+      num_unstable: How many of the curve's last points are trained.
+      dead_point: γ, β of every stage in the runs whose gradients die.
+      dead_after: Steps whose gradients are normal noise; all later gradients are 0.
       dead_steps: Steps in all.
-      dead_entries: Gradients' size.
+      dead_entries: Number of entries of these gradients.
       dead_seeds: Seeds of the noise.
       worst_points: γ, β of every stage for the constructed gradients, one pair after the other.
-      worst_lengths: Numbers of steps of these, rising.
+      worst_lengths: Numbers of constructed gradients, rising.
     """
 
     num_curve: int = 40
@@ -81,13 +81,13 @@ class Config(TrainingConfig):
         for point in (self.dead_point, *self.worst_points):
             inside = all(0 < decay < 1 for decay in point)
             require(inside, "dead_point and worst_points must be pairs γ, β in (0, 1)", point)
-        require(self.worst_points, "worst_points must have at least one", self.worst_points)
+        require(self.worst_points, "worst_points must not be empty", self.worst_points)
         long = self.worst_lengths and min(self.worst_lengths) >= 1
         require(long, "worst_lengths must be one or more, each at least 1", self.worst_lengths)
 
     @property
     def points(self) -> tuple[np.ndarray, np.ndarray]:
-        """γ and β of what is trained, float32."""
+        """γ and β of the trained points, float32."""
         b1, b2 = (np.asarray(b, np.float32) for b in normal_curve(*GIVEN, self.num_curve))
         num_inside = int((2 / b1 - 1 / b2 - 1 > 0).sum())
         stable = np.arange(self.num_stable) * num_inside // self.num_stable
@@ -96,7 +96,7 @@ class Config(TrainingConfig):
 
 
 def compute(config: Config, run: Run) -> xr.Dataset:
-    """A sweep of training and one of dying gradients, then the worst cases; then `analyse`."""
+    """Run a sweep of training, one of dying gradients, and the worst cases; `analyze` them."""
     task = language_task(config.model, run.corpus, config.batch)
     b1, b2 = config.points
     members = grid(k=STAGES, point=points(b1=b1, b2=b2), seed=config.seeds)
@@ -110,13 +110,13 @@ def compute(config: Config, run: Run) -> xr.Dataset:
     dead = sweep("dying", dying_member(config), dead_members)
     worst = np.array(config.worst_points).T
     constructed = [constructed_updates(k, config.worst_lengths, *worst) for k in STAGES]
-    return analyse(config, trained, dead["max_update"], np.stack(constructed))
+    return analyze(config, trained, dead["max_update"], np.stack(constructed))
 
 
 def first_stages(
     k: ArrayLike, b1: ArrayLike, b2: ArrayLike, eps: ArrayLike
 ) -> optax.GradientTransformation:
-    """k-Adam with equal stages where k, of `STAGES`, is traced: one program has all of them."""
+    """Build k-Adam with equal stages and a traced k from `STAGES`: one program for all k."""
     stage = scale_by_adaptive_normalization(b1, b2, eps)
 
     def update(updates, states, params=None):
@@ -135,7 +135,7 @@ def first_stages(
 
 
 def training_member(config: Config, task: Task) -> MemberFunction:
-    """`loss` and `max_update` of every step, (num_steps,), of a member `k`, `b1`, `b2`, `seed`."""
+    """Map a member `k`, `b1`, `b2`, `seed` to `loss` and `max_update` by step, (num_steps,)."""
 
     def fn(member):
         optimizer = optax.chain(
@@ -156,7 +156,7 @@ def training_member(config: Config, task: Task) -> MemberFunction:
 
 
 def dying_member(config: Config) -> MemberFunction:
-    """`max_update`, (dead_steps,), of a member `k`, `seed` on normal noise, then on 0."""
+    """Map a member `k`, `seed` to `max_update`, (dead_steps,), on normal noise, then on 0."""
 
     def fn(member):
         optimizer = first_stages(member["k"], *config.dead_point, config.eps)
@@ -173,16 +173,16 @@ def dying_member(config: Config) -> MemberFunction:
     return fn
 
 
-def analyse(
+def analyze(
     config: Config,
     trained: Mapping[str, np.ndarray],
     dead: np.ndarray,
     constructed: np.ndarray,
 ) -> xr.Dataset:
-    """Each number of stages against its last stage's bound.
+    """Compare each number of stages with its last stage's bound.
 
     Args:
-      config: Names the points.
+      config: The configuration, which determines the points.
       trained: `max_update` and `loss`, shape (num_k, num_points, num_seeds, num_steps).
       dead: ‖u_n‖∞ on dying gradients, shape (num_k, dead_seeds, dead_steps).
       constructed: From `constructed_updates`, shape (num_k, num_worst_points, num_lengths).
@@ -227,11 +227,11 @@ def analyse(
             ),
             "dead_growth": named(
                 (("k", "dead_seed"), dead_slopes / dead_theory["exact_rate"]),
-                "slope of ln ‖u_n‖∞ in the second half over ln(γ/√β)",
+                "slope of ln ‖u_n‖∞ in the second half, over ln(γ/√β)",
             ),
             "constructed": named(
                 (("k", *worst), constructed),
-                "update at the last of the constructed gradients",
+                "update at the last constructed gradient",
                 "learning rate",
             ),
             "worst_bound": named(
@@ -240,7 +240,8 @@ def analyse(
                 "learning rate",
             ),
             "constructed_ratio": named(
-                (("k", *worst), constructed / worst_bound), "that update over that supremum"
+                (("k", *worst), constructed / worst_bound),
+                "update at the last constructed gradient over the last stage's supremum",
             ),
         }
     )
@@ -255,7 +256,7 @@ def analyse(
             ),
             "length": named(
                 ("length", np.array(config.worst_lengths)),
-                "number of constructed gradients N",
+                "number N of constructed gradients",
                 "step",
             ),
             "worst_b1": named(
@@ -272,7 +273,7 @@ def analyse(
 
 
 def _numbers(data: xr.Dataset) -> dict[str, xr.DataArray]:
-    """The numbers that the report states."""
+    """Return the numbers that the report states."""
     regions = {
         "b_plus": (data.C > 0, "C > 0"),
         "b_minus": (data.C <= GROWING, f"C ≤ {GROWING}"),
@@ -296,8 +297,8 @@ def _numbers(data: xr.Dataset) -> dict[str, xr.DataArray]:
         )
         numbers[f"constructed_{k}"] = named(
             data.constructed_ratio.sel(k=k).isel(length=-1).min(),
-            f"update by constructed gradients over the last stage's bound, k = {k}, the longest, "
-            "smallest of all points",
+            f"update at the last constructed gradient over the last stage's bound, k = {k}, "
+            "longest sequences, smallest of all points",
             "1",
         )
     return numbers

@@ -1,12 +1,12 @@
 r"""Gradients that drive k-Adam as far as its last stage can be driven (§4.3, Theorem 3).
 
-Whatever a stage is fed, its output is within the exact supremum of its own decays: so is k-Adam's
-update within that of the last stage. That an earlier stage bounds the input adds nothing, since a
-stage divides the scale of its input out. Is the supremum reached, after other stages? It is if
-they can put out the last stage's worst case, times any number. At a step a stage's output is
+Whatever a stage is fed, its output is within the exact supremum for its decays, so k-Adam's update
+is within that of the last stage. A bound on the input from an earlier stage adds nothing, since a
+stage divides out the scale of its input. Is the supremum reached after other stages? It is if those
+stages can produce the last stage's worst case, times any number. At a step, a stage's output is
 :math:`c\,(\gamma m + (1-\gamma) g) / \sqrt{\beta v + (1-\beta) g^2}`, which takes every value up to
-:math:`c\,(1-\gamma)/\sqrt{1-\beta}` in modulus, and larger ones that m favours: the input that
-gives a wanted output solves a quadratic equation.
+:math:`c\,(1-\gamma)/\sqrt{1-\beta}` in modulus, and larger values of the sign that m favors; the
+input that gives a desired output solves a quadratic equation.
 """
 
 import jax
@@ -22,26 +22,26 @@ from kadam_jax import (
 )
 
 SCALES = tuple(np.geomspace(0.1, 10, 33))
-"""Largest inputs of the last stage that are tried: a stage's first output is ±1 whatever its input,
-so the scale of what follows decides how much that one disturbs."""
+"""Largest inputs of the last stage that are tried. A stage's first output is ±1 whatever its input,
+so the scale of the later inputs decides how much the first one disturbs."""
 
 NEGLIGIBLE = 1e-100
-"""Inputs below it are replaced by 0: their squares would underflow."""
+"""Smaller inputs are replaced by 0, because their squares would underflow."""
 
 
 def stage_input(
     wanted: ArrayLike, state: ScaleByAdaptiveNormalizationState, b1: ArrayLike, b2: ArrayLike
 ) -> jax.Array:
-    r"""The next input that makes a stage put out a wanted number, with ε = 0.
+    r"""Return the next input that makes a stage output a desired number, with ε = 0.
 
     Args:
-      wanted: A scalar.
-      state: Of the stage, of a scalar.
+      wanted: The desired output, a scalar.
+      state: The stage's state for a scalar.
       b1, b2: Decays of the stage.
 
     Returns:
-      Of the inputs that are right the smallest one; where none is, the one with the largest output
-      of that sign. A stage at rest puts out the sign of its input: the sign of `wanted`.
+      The smallest input that gives `wanted`; if there is none, the input with the largest output of
+      that sign. A stage in its initial state outputs the sign of its input: the sign of `wanted`.
 
     >>> from kadam_jax import scale_by_adaptive_normalization
     >>> stage = scale_by_adaptive_normalization(0.9, 0.99, 0.0)
@@ -62,7 +62,7 @@ def stage_input(
     q = -(b + jnp.copysign(root, b))
     solutions = jnp.stack([q / a, c / jnp.where(q == 0, jnp.inf, q)])
     right = jnp.isfinite(solutions) & ((m + gain * solutions) * ratio >= 0)
-    right &= b**2 >= (1 - 1e-9) * a * c  # equal, but for rounding, where wanted is 0
+    right &= b**2 >= (1 - 1e-9) * a * c  # equal up to rounding where wanted is 0
     smallest = jnp.argmin(jnp.where(right, jnp.abs(solutions), jnp.inf))
     farthest = jnp.sign(wanted) * jnp.abs(gain / (square_gain * m))
     x = rms * jnp.where(right.any(), solutions[smallest], farthest)
@@ -72,10 +72,10 @@ def stage_input(
 def constructed_updates(
     k: int, lengths: tuple[int, ...], b1: np.ndarray, b2: np.ndarray
 ) -> np.ndarray:
-    r"""How far constructed gradients of each length drive k-Adam with k equal stages.
+    r"""Compute how far constructed gradients of each length drive k-Adam with k equal stages.
 
-    In float64, through the optimizer itself with ε = 0: whatever the construction misses, the
-    update is one that gradients reach.
+    This runs in float64, through the optimizer itself with ε = 0, so even where the construction
+    falls short the update is one that gradients reach.
 
     Args:
       k: Number of stages.
@@ -96,7 +96,7 @@ def constructed_updates(
 
         def advance(state, n):
             left = (length - 1 - n).astype(b1.dtype)
-            value = worst * (b1 / b2) ** left  # what the last stage is to be fed
+            value = worst * (b1 / b2) ** left  # the desired input of the last stage
             value = jnp.where(value > NEGLIGIBLE, value, 0)
             for stage in reversed(state[:-1]):
                 value = stage_input(value, stage, b1, b2)
@@ -115,7 +115,7 @@ def constructed_updates(
 
 
 def last_stage_bounds(lengths: tuple[int, ...], b1: np.ndarray, b2: np.ndarray) -> np.ndarray:
-    """The exact supremum at the last of N steps, float64, shape (num_points, len(lengths))."""
+    """Return the exact supremum at the last of N steps, float64, (num_points, len(lengths))."""
     with jax.enable_x64(True):
         b1, b2 = np.asarray(b1, np.float64)[:, None], np.asarray(b2, np.float64)[:, None]
         return np.asarray(exact_max_update_bound(np.array(lengths) - 1, b1, b2))

@@ -11,12 +11,12 @@ FIGURE = Figure(
     title="Test loss along a level curve of C",
     paper="Fig. 13",
     question=GENERALIZATION,
-    caption=SETUP + " {num_points} points on the level curve of C "
-    "through (β, γ) = (0.999, 0.9): that one, which is the last, and others uniform in arc length "
-    "between the ends, the origin and β = 1. (a) Loss on {eval_batches} held-out batches, the same "
-    "for all, every {eval_every} steps; the vertical line ends the first third. (b) The lowest of "
-    "them up to there and in the whole run, means and 95% intervals. (c) The points; the colour is "
-    "β. (d) As (b), less the loss at (0.999, 0.9) of the same seed.",
+    caption=SETUP + " The {num_points} points lie on the level curve of C through (β, γ) = (0.999, "
+    "0.9): that point, which is the last one, and others uniform in arc length between the ends, "
+    "the origin and β = 1. (a) Loss on {eval_batches} held-out batches, the same for all members, "
+    "every {eval_every} steps; the vertical line ends the first third of the run. (b) The lowest "
+    "loss up to that line and in the whole run, means and 95% intervals; (c) the points, colored "
+    "by β; (d) as (b), minus the loss at (0.999, 0.9) for the same seed.",
     presets={
         "smoke": Config(**SETTINGS["smoke"], chunk_size=12),
         "laptop": Config(**SETTINGS["laptop"], num_points=17),

@@ -1,4 +1,4 @@
-"""How test losses along the level curve are drawn (Fig. 13)."""
+"""Plot of test losses along the level curve (Fig. 13)."""
 
 import xarray as xr
 from matplotlib.figure import Figure as Canvas
@@ -10,11 +10,11 @@ BY_B2 = Axis(
     symbol="β",
     reference=-1,
     reference_name="(0.999, 0.9)",
-    colours="viridis_r",
+    colormap="viridis_r",
     levels=(0.0, 0.2212),
 )
 
 
 def plot(dataset: xr.Dataset) -> dict[str, Canvas]:
-    """One page."""
+    """Draw one page."""
     return {"": page(dataset, BY_B2)}

@@ -1,6 +1,6 @@
 """Test loss along the level curve of C through the usual (β, γ) (Fig. 13).
 
-C is the same at every point: what varies here, C does not explain.
+C is the same at every point, so C does not explain what varies here.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from experiments.core.run import Run
 from experiments.core.store import labelled, named
 from experiments.figures.stability.losses import (
     HORIZONS,
-    GeneralisationConfig,
+    GeneralizationConfig,
     losses,
     train,
 )
@@ -28,12 +28,12 @@ from kadam_jax import level_curve, stability_coefficient
 
 
 @dataclass(frozen=True)
-class Config(GeneralisationConfig):
-    """What is trained; the usual point is the last of num_points."""
+class Config(GeneralizationConfig):
+    """The training setup; the usual point is the last of num_points."""
 
     @property
     def points(self) -> tuple[np.ndarray, np.ndarray]:
-        """γ and β, float32, (num_points,): even in arc length from the origin, then the usual."""
+        """γ and β, float32, (num_points,): uniform in arc length, the usual point last."""
         with jax.enable_x64(True):
             C = stability_coefficient(*GIVEN).item()
         curve = level_curve(C, self.num_points - 1)
@@ -42,15 +42,15 @@ class Config(GeneralisationConfig):
 
 
 def compute(config: Config, run: Run) -> xr.Dataset:
-    """One sweep over the points; then `analyse`."""
-    return analyse(config, train(run, "curve", config, *config.points))
+    """Run one sweep over the points and `analyze` it."""
+    return analyze(config, train(run, "curve", config, *config.points))
 
 
-def analyse(config: Config, test_loss: np.ndarray) -> xr.Dataset:
-    """Test losses and what each seed says of the curve.
+def analyze(config: Config, test_loss: np.ndarray) -> xr.Dataset:
+    """Compute test losses and what each seed says about the curve.
 
     Args:
-      config: Names the points.
+      config: The configuration, which determines the points.
       test_loss: Shape (num_points, num_seeds, num_evaluations).
 
     Returns:
@@ -63,7 +63,7 @@ def analyse(config: Config, test_loss: np.ndarray) -> xr.Dataset:
             rank_correlation(data.b2, best), "Spearman's correlation of β with the best test loss"
         ),
         spread=named(
-            spread(best), "largest less smallest best test loss of the points", "nat/token"
+            spread(best), "largest minus smallest best test loss of the points", "nat/token"
         ),
         best_b2=named(data.b2[best.argmin("point")], "β where the best test loss is lowest"),
         **optimum(best),

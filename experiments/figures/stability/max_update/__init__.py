@@ -18,18 +18,18 @@ FIGURE = Figure(
         "late-slope-is-half-c",
     ),
     caption="nanoGPT ({model.num_layers} layers, width {model.width}, context {model.context}, "
-    "vocabulary {model.vocab_size}) on bytes of the {corpus} corpus, most of which never occur, by "
-    "Adam at a constant learning rate of {learning_rate:g}, batch {batch}, {num_seeds} seeds, "
-    "{num_steps} steps ({contrast_steps} in what breaks it). The points are the last ones of "
-    "{num_curve} uniform in arc length on the "
-    "normal curve through (β, γ) = (0.999, 0.9), and that point itself. First page: (a, b) ‖uₙ‖∞; "
-    "(c) slope of its logarithm by least squares, the bias correction divided out, for "
-    "{slope_first} ≤ n ≤ {slope_last} and around the paper's n = 1000; (d) the points; (e) the "
-    "share of dead gradients, without which nothing grows; (f) the loss; (e) and (f) as running "
-    "medians. Second page: (a) the fitted relation to "
-    "both predicted rates, intervals from a bootstrap over points and seeds; (b) slopes over each "
-    "prediction; what breaks the picture: (c) ε = {contrast_eps:g} in place of {eps:g} and (d) "
-    "optax.scale_by_adam, whose second moment in float32 underflows.",
+    "vocabulary {model.vocab_size}) is trained on bytes of the {corpus} corpus, most of which "
+    "never occur, by Adam at a constant learning rate of {learning_rate:g} with batch size "
+    "{batch}, {num_seeds} seeds and {num_steps} steps ({contrast_steps} in (c) and (d) of the "
+    "second page). The points are (β, γ) = (0.999, 0.9) and the last of {num_curve} points, "
+    "uniform in arc length, on the normal curve through it. First page: (a, b) ‖uₙ‖∞; (c) slope of "
+    "its logarithm by least squares, the bias correction divided out, for {slope_first} ≤ n ≤ "
+    "{slope_last} and around the paper's n = 1000; (d) the points; (e) the share of dead "
+    "gradients, without which nothing grows; (f) the loss; (e) and (f) are running medians. Second "
+    "page: (a) the fitted relation to both predicted rates, with intervals from a bootstrap over "
+    "points and seeds; (b) slopes over each prediction; and two changes that break the picture: "
+    "(c) ε = {contrast_eps:g} in place of {eps:g} and (d) optax.scale_by_adam, whose float32 "
+    "second moment underflows.",
     presets={
         "smoke": Config(
             model=SMOKE_MODEL,
@@ -43,7 +43,7 @@ FIGURE = Figure(
             slope_last=79,
         ),
         "laptop": Config(model=LAPTOP_MODEL, num_steps=LATE[1] + 1, num_seeds=20),
-        # Bytes in GPT-2's vocabulary: almost all of its rows are dead.
+        # Bytes in GPT-2's vocabulary, so almost all of the embedding's rows are dead.
         "paper": Config(
             batch=64,
             num_steps=3000,

@@ -1,4 +1,4 @@
-"""What the paper says of updates along a normal curve, as rules."""
+"""The paper's claims about updates along a normal curve, as rules."""
 
 import math
 from functools import partial
@@ -11,7 +11,7 @@ from experiments.figures.stability.max_updates import FAST, GROWING, JUST_BELOW
 
 
 def _place_between_rates(run: xr.Dataset) -> xr.DataArray:
-    """Where late slopes lie between the exact rate, 0, and |C|/2, 1."""
+    """Return where late slopes lie between the exact rate (0) and |C|/2 (1)."""
     fast = run.isel(point=run.C.values <= FAST)
     half_C, exact_rate = fast.rate.sel(kind="half_C"), fast.rate.sel(kind="exact")
     return (fast.slope.sel(window="late") - exact_rate) / (half_C - exact_rate)
@@ -27,7 +27,7 @@ CLAIMS: tuple[Claim, ...] = (
         quantity="largest ‖uₙ‖∞ over the exact bound, all members and steps",
         statistic=lambda run: exact(run.exact_ratio.max(), run.exact_ratio.size),
         accept=(-math.inf, 1 + 1e-5),
-        reason="No gradients can exceed a supremum but for the rounding of float32.",
+        reason="No gradients can exceed a supremum, except by the rounding of float32.",
     ),
     claim(
         id="updates-within-theorem-1",
@@ -36,7 +36,7 @@ CLAIMS: tuple[Claim, ...] = (
         quantity="largest ‖uₙ‖∞ over Theorem 1's bound, all members and steps",
         statistic=lambda run: exact(run.paper_ratio.max(), run.paper_ratio.size),
         accept=(-math.inf, 1 + 1e-5),
-        reason="A bound has no exceptions but for the rounding of float32.",
+        reason="A bound has no exceptions beyond the rounding of float32.",
     ),
     claim(
         id="bounded-in-b-plus",
@@ -45,33 +45,34 @@ CLAIMS: tuple[Claim, ...] = (
         quantity="largest ‖uₙ‖∞ where C > 0, learning rates",
         statistic=lambda run: exact(run.largest_stable, int((run.C > 0).sum()) * run.seed.size),
         accept=(-math.inf, 3.5),
-        reason="Less than half of 7.5, the limit of Theorem 1's bound at the usual (β, γ).",
+        reason="This is less than half of 7.5, the limit of Theorem 1's bound at the usual (β, γ).",
     ),
     claim(
         id="grows-in-b-minus",
         section="§3.2",
         statement="Updates grow exponentially in B₋.",
-        quantity=f"largest ‖uₙ‖∞ where C ≤ {GROWING}, of the member where it is smallest, "
+        quantity=f"largest ‖uₙ‖∞ where C ≤ {GROWING}, for the member where it is smallest, "
         "learning rates",
         statistic=lambda run: exact(
             run.smallest_growing, int((run.C <= GROWING).sum()) * run.seed.size
         ),
         accept=(10.0, math.inf),
-        reason="About three times what B₊ may reach.",
+        reason="This is about three times what is allowed in B₊.",
     ),
     claim(
         id="early-slope-is-exact-rate",
         section="§3.2",
         statement="In B₋ ln ‖uₙ‖∞ grows at the predicted rate, here ln(γ/√β).",
         quantity=f"slope for 200 ≤ n ≤ 400 over ln(γ/√β) at the points with C ≤ {FAST}: median "
-        "over seeds at each, lowest and highest end of any point's interval",
+        "over seeds at each, lowest and highest end of the points' intervals",
         statistic=lambda run: every_median(
             (run.slope / run.rate)
             .sel(window="early", kind="exact")
             .isel(point=run.C.values <= FAST)
         ),
         accept=(0.9, 1.1),
-        reason="A tenth at every point: at n = 200 gradients are still dying out.",
+        reason="A tenth is allowed at every point, because at n = 200 gradients are still dying "
+        "out.",
     ),
     *(
         claim(
@@ -85,7 +86,7 @@ CLAIMS: tuple[Claim, ...] = (
                 int((run.C < 0).sum()) * run.seed.size,
             ),
             accept=(0.9, 1.1),
-            reason="The tenth that the slopes themselves are given.",
+            reason="A tenth is the tolerance of the slopes themselves.",
         )
         for name, kind, symbol in (
             ("half-c", "half_C", "|C|/2"),
@@ -100,9 +101,9 @@ CLAIMS: tuple[Claim, ...] = (
         "if the slope is |C|/2, 0 if it is the exact rate; median over points, then over seeds",
         statistic=lambda run: median_over_seeds(_place_between_rates(run)),
         accept=(0.5, 1.5),
-        reason="Nearer to |C|/2 than to the exact rate, or as far beyond.",
+        reason="The slope must be nearer to |C|/2 than to the exact rate, or as far beyond it.",
         corrected_by="early-slope-is-exact-rate",
-        correction="The slope is ln(γ/√β), three in a hundred less than |C|/2 on this curve.",
+        correction="The slope is ln(γ/√β), which is 3% less than |C|/2 on this curve.",
     ),
     claim(
         id="growth-starts-at-the-boundary",
@@ -116,24 +117,24 @@ CLAIMS: tuple[Claim, ...] = (
             .isel(point=(run.C.values < 0) & (run.C.values >= JUST_BELOW))
         ),
         accept=(0.9, 1.1),
-        reason="The same tenth as further inside.",
+        reason="The tolerance is the same tenth as deeper inside B₋.",
         corrected_by="grows-in-b-minus",
-        correction="Just below the boundary growth starts, gradients then revive and it ends.",
+        correction="Just below the boundary growth starts, then gradients revive and it ends.",
     ),
     claim(
         id="larger-eps-stops-growth",
         section="Algorithm 1",
-        statement="ε is 1e-30 by default; not every ε shows the growth: 1e-8 ends it.",
+        statement="ε is 1e-30 by default, and not every ε shows the growth: 1e-8 ends it.",
         quantity="slope of ln ‖uₙ‖∞ for 950 ≤ n ≤ 1050 with the larger ε, 1/step: median over "
         "points, then over seeds",
         statistic=lambda run: median_over_seeds(run.contrast_eps_slope, "contrast_seed"),
         accept=(-math.inf, 0.0),
-        reason="Growth has ended where the slope is not positive.",
+        reason="Growth has ended if the slope is not positive.",
     ),
     claim(
         id="float32-v-jumps",
         section="§3.2",
-        statement="A second moment kept in float32 underflows and makes updates jump.",
+        statement="A second moment stored in float32 underflows and makes updates jump.",
         quantity="largest ‖uₙ‖∞ over the exact bound, in decades, with optax.scale_by_adam: median "
         "over points, then over seeds",
         statistic=lambda run: median_over_seeds(run.contrast_float32_excess, "contrast_seed"),

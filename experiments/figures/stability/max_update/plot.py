@@ -1,4 +1,4 @@
-"""How the max-update along a normal curve is drawn (Fig. 3 and its checks)."""
+"""Plots of the max-update along a normal curve (Fig. 3 and its checks)."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,42 +16,42 @@ ZOOM = 400
 
 
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
-    """The paper's panels, the beginning and the share of dead gradients; then a page of checks."""
-    # The usual point's C is far above the others': it takes the darkest colour.
+    """Draw the paper's panels, the first steps and dead gradients; then a page of checks."""
+    # The usual point's C is far above that of the other points, so it gets the darkest color.
     norm = colors.Normalize(1.15 * dataset.C.min().item(), dataset.C[1:].max().item(), clip=True)
-    colours = cm.ScalarMappable(norm, plotting.STABILITY_COLOURS)
+    mappable = cm.ScalarMappable(norm, plotting.STABILITY_COLORMAP)
     pages = {
         "": (_whole, _beginning, _slopes, _plane, _dead_share, _loss),
         "checks": (_relation, _ratios, _larger_eps, _float32),
     }
-    return {suffix: _page(dataset, colours, panels) for suffix, panels in pages.items()}
+    return {suffix: _page(dataset, mappable, panels) for suffix, panels in pages.items()}
 
 
 def _page(
-    data: xr.Dataset, colours: cm.ScalarMappable, panels: Sequence[plotting.Draw]
+    data: xr.Dataset, mappable: cm.ScalarMappable, panels: Sequence[plotting.Draw]
 ) -> figure.Figure:
     num_columns = len(panels) // 2
     canvas, grid = plotting.canvas(4.3 * num_columns + 1, 7.4, nrows=2, ncols=num_columns)
-    plotting.draw_panels(grid, data, panels, colours)
-    canvas.colorbar(colours, ax=grid, label="C(β, γ)", aspect=45, extend="max")
+    plotting.draw_panels(grid, data, panels, mappable)
+    canvas.colorbar(mappable, ax=grid, label="C(β, γ)", aspect=45, extend="max")
     return canvas
 
 
-def _whole(panel, data, colours):
-    _curves(panel, data.max_update, data.C, colours)
+def _whole(panel, data, mappable):
+    _curves(panel, data.max_update, data.C, mappable)
     _bounds(panel, data, "upper left")
     return "max-update"
 
 
-def _beginning(panel, data, colours):
+def _beginning(panel, data, mappable):
     first = data.isel(step=slice(ZOOM + 1))
-    _curves(panel, first.max_update, data.C, colours)
+    _curves(panel, first.max_update, data.C, mappable)
     _bounds(panel, first, "upper left")
     return f"max-update, n ≤ {first.step[-1]:d}"
 
 
 def _bounds(panel, data, corner: str) -> None:
-    """Both bounds of the usual point and of two points with C < 0."""
+    """Draw both bounds at the usual point and at two points with C < 0."""
     points = (0, *data.contrast.values)
     for point in points:
         for kind, style in (("paper", ":"), ("exact", "--")):
@@ -65,7 +65,7 @@ def _bounds(panel, data, corner: str) -> None:
     _max_update_axes(panel, styles, corner)
 
 
-def _slopes(panel, data, colours):
+def _slopes(panel, data, mappable):
     near = data.isel(point=slice(1, None))  # the usual point is far to the right
     for kind, (style, _, name) in KINDS.items():
         value, low, high = data.fit.sel(kind=kind, quantity="coefficient").values
@@ -73,7 +73,7 @@ def _slopes(panel, data, colours):
         panel.plot(near.C, near.rate.sel(kind=kind).clip(min=0), style, color="black", label=label)
     for window, marker, size in (("late", "^", 70), ("early", "o", 22)):
         slope = near.slope.sel(window=window)
-        shades = colours.to_rgba(near.C)
+        shades = mappable.to_rgba(near.C)
         plotting.seed_dots(panel, near.C, slope, c=shades, s=size, marker=marker)
         panel.plot([], [], marker, color="0.5", label=_steps(data, window))
     panel.axvline(0, color="0.8", linewidth=0.8, zorder=0)
@@ -83,40 +83,40 @@ def _slopes(panel, data, colours):
     return "slope, median and range over seeds"
 
 
-def _plane(panel, data, colours):
+def _plane(panel, data, mappable):
     panel.plot(data.curve_b2, data.curve_b1, color="0.6", linewidth=0.8, label="normal curve")
     b1 = np.linspace(data.curve_b1.min().item(), 1)
     panel.plot(b1 / (2 - b1), b1, ":", color="black", label="C = 0")
     panel.plot(b1**2, b1, "--", color="black", label="γ² = β")
-    panel.scatter(data.b2, data.b1, c=colours.to_rgba(data.C), **plotting.DOT)
+    panel.scatter(data.b2, data.b1, c=mappable.to_rgba(data.C), **plotting.DOT)
     panel.set(xlabel="β (b2)", ylabel="γ (b1)", xlim=(0.94, 1.002))
     panel.legend(loc="lower left")
     return "points on the normal curve"
 
 
-def _dead_share(panel, data, colours):
-    _curves(panel, _smooth(data.dead_share), data.C, colours)
+def _dead_share(panel, data, mappable):
+    _curves(panel, _smooth(data.dead_share), data.C, mappable)
     panel.set(xlabel="step n", ylabel="share of gradient entries", ylim=(0, None))
     return "dead gradients, |g| < 0.001 of their own r.m.s."
 
 
-def _loss(panel, data, colours):
-    _curves(panel, _smooth(data.loss), data.C, colours)
+def _loss(panel, data, mappable):
+    _curves(panel, _smooth(data.loss), data.C, mappable)
     panel.set(xlabel="step n", ylabel="loss (nats/token)", yscale="log")
     return "training loss"
 
 
 def _smooth(values: xr.DataArray) -> xr.DataArray:
-    """A running median over a fortieth of the run."""
+    """Return a running median over a fortieth of the run."""
     return values.rolling(step=max(1, values.sizes["step"] // 40), center=True).median()
 
 
-def _relation(panel, data, colours):
+def _relation(panel, data, mappable):
     unstable = data.isel(point=data.C.values < 0)
     slope = unstable.slope.sel(window="early")
     for kind, (style, marker, name) in KINDS.items():
         rate = unstable.rate.sel(kind=kind)
-        plotting.seed_dots(panel, rate, slope, c=colours.to_rgba(unstable.C), marker=marker)
+        plotting.seed_dots(panel, rate, slope, c=mappable.to_rgba(unstable.C), marker=marker)
         (coefficient, low, high), (intercept, _, _) = data.fit.sel(kind=kind).values
         panel.plot(
             rate,
@@ -133,7 +133,7 @@ def _relation(panel, data, colours):
     return f"fits where C < 0, {_steps(data, 'early')} [95% intervals]"
 
 
-def _ratios(panel, data, colours):
+def _ratios(panel, data, mappable):
     unstable = data.isel(point=data.C.values < 0)
     places = iter(0.012 * np.ptp(data.C[1:].values) * np.array([-1.5, -0.5, 0.5, 1.5]))
     for kind, (_, marker, name) in KINDS.items():
@@ -150,19 +150,19 @@ def _ratios(panel, data, colours):
     return "slope over each prediction"
 
 
-def _larger_eps(panel, data, colours):
+def _larger_eps(panel, data, mappable):
     eps = json.loads(data.attrs["config"])["contrast_eps"]
-    return _contrast(panel, data, colours, "contrast_eps", f"ε = {eps:g}")
+    return _contrast(panel, data, mappable, "contrast_eps", f"ε = {eps:g}")
 
 
-def _float32(panel, data, colours):
-    return _contrast(panel, data, colours, "contrast_float32", "float32 second moment")
+def _float32(panel, data, mappable):
+    return _contrast(panel, data, mappable, "contrast_float32", "float32 second moment")
 
 
-def _contrast(panel, data, colours, name: str, label: str) -> str:
+def _contrast(panel, data, mappable, name: str, label: str) -> str:
     C = data.C[data.contrast]
-    _curves(panel, data.contrast_stored, C, colours)
-    _curves(panel, data[name], C, colours, linestyle="--")
+    _curves(panel, data.contrast_stored, C, mappable)
+    _curves(panel, data[name], C, mappable, linestyle="--")
     eps = json.loads(data.attrs["config"])["eps"]
     styles = {
         f"r.m.s. stored, ε = {eps:g}": {"color": "0.5"},
@@ -182,10 +182,10 @@ def _max_update_axes(panel, styles: Mapping[str, Mapping[str, str]], corner: str
     plotting.legend_of(panel, styles, loc=corner)
 
 
-def _curves(panel, values: xr.DataArray, C: xr.DataArray, colours, **style) -> None:
-    """One line for each point, the median over seeds, coloured by its C."""
+def _curves(panel, values: xr.DataArray, C: xr.DataArray, mappable, **style) -> None:
+    """Draw a line for each point, the median over seeds, colored by its C."""
     seed = next(dim for dim in values.dims if "seed" in str(dim))
     for line, c in zip(values.median(seed).values, C.values, strict=True):
         panel.plot(
-            values[values.dims[-1]], line, color=colours.to_rgba(c), **{"linewidth": 1.0, **style}
+            values[values.dims[-1]], line, color=mappable.to_rgba(c), **{"linewidth": 1.0, **style}
         )

@@ -1,8 +1,8 @@
 """The max-update of nanoGPT along the paper's normal curve, and two ways it breaks (Fig. 3).
 
-Growth needs parameters whose gradients all but vanish, so that m decays like γ^n and √v like
-β^(n/2): here the embedding rows of tokens that the corpus never uses. An ε that √v meets on its way
-down stops the growth; a float32 v underflows on the way, and the update jumps.
+Growth needs parameters whose gradients almost vanish, so that m decays like γ^n and √v like
+β^(n/2): here, the embedding rows of tokens that the corpus never uses. An ε that √v reaches as it
+decays stops the growth; a float32 v underflows as it decays, and the update jumps.
 """
 
 from collections.abc import Mapping
@@ -39,17 +39,17 @@ LATE = (950, 1050)
 
 @dataclass(frozen=True)
 class Config(TrainingConfig):
-    """What is trained.
+    """The training setup.
 
     Attributes:
       num_curve: Points, uniform in arc length, from the usual point to γ = 1 (that end excluded).
       num_points: How many of them are trained: the usual point and the last num_points - 1.
-      contrast_points: Places among those points at which ε and v's dtype are varied.
+      contrast_points: Places among those points at which ε and the dtype of v are varied.
       contrast_eps: The larger ε.
-      contrast_seeds: Seeds of these.
-      contrast_steps: Steps of these; a float32 v underflows after some 1700.
-      slope_first: First step n of the window that decides about slopes.
-      slope_last: Last step n of it.
+      contrast_seeds: Number of seeds at these points.
+      contrast_steps: Number of steps at these points; a float32 v underflows after some 1700.
+      slope_first: First step n of the window in which slopes are judged.
+      slope_last: Last step n of that window.
     """
 
     num_curve: int = 40
@@ -79,19 +79,19 @@ class Config(TrainingConfig):
 
     @property
     def points(self) -> tuple[np.ndarray, np.ndarray]:
-        """γ and β of what is trained."""
+        """γ and β of the trained points."""
         chosen = np.r_[0, self.num_curve - self.num_points + 1 : self.num_curve]
         b1, b2 = self.curve
         return b1[chosen], b2[chosen]
 
     @property
     def contrast(self) -> np.ndarray:
-        """`contrast_points` as places from the first."""
+        """`contrast_points` counted from the first point."""
         return np.arange(self.num_points)[list(self.contrast_points)]
 
 
 def compute(config: Config, run: Run) -> xr.Dataset:
-    """Two sweeps, the library's Adam with both ε and optax's with its float32 v; then `analyse`."""
+    """Sweep the library's Adam with both ε, and optax's with its float32 v; `analyze` them."""
     b1, b2 = config.points
     few_b1, few_b2, few = b1[config.contrast], b2[config.contrast], range(config.contrast_seeds)
     main = (members_at(b1, b2, config.eps, config.seeds), config.num_steps)
@@ -101,24 +101,24 @@ def compute(config: Config, run: Run) -> xr.Dataset:
     )
     trained, *contrasts = train(run, "stored_rms", config, [main, same_eps, larger_eps])
     contrasts += train(run, "float32_v", config, [same_eps], optax.scale_by_adam)
-    return analyse(config, trained, *(contrast["max_update"] for contrast in contrasts))
+    return analyze(config, trained, *(contrast["max_update"] for contrast in contrasts))
 
 
-def analyse(
+def analyze(
     config: Config,
     trained: Mapping[str, np.ndarray],
     stored: np.ndarray,
     larger_eps: np.ndarray,
     float32: np.ndarray,
 ) -> xr.Dataset:
-    """Trajectories and what theory says of them.
+    """Return trajectories and what theory says about them.
 
     Args:
-      config: Names the points.
+      config: The configuration, which determines the points.
       trained: `max_update`, `dead_share`, `loss`, shape (num_points, num_seeds, num_steps).
       stored: Max-updates at the contrasts, shape (num_contrasts, contrast_seeds, contrast_steps).
-      larger_eps: The same with the larger ε.
-      float32: The same with a float32 v.
+      larger_eps: The same for the larger ε.
+      float32: The same for a float32 v.
 
     Returns:
       The figure's dataset.
@@ -156,7 +156,7 @@ def analyse(
             ),
             "fit": named(
                 (("kind", "quantity", "end"), np.array(fits)),
-                "line through median slopes in the first window against a predicted one, C < 0",
+                "line through median slopes in the first window against a predicted rate, C < 0",
                 "mixed",
             ),
             "contrast_log_exact_bound": named(
@@ -215,7 +215,7 @@ def analyse(
 
 
 def _numbers(data: xr.Dataset) -> dict[str, xr.DataArray]:
-    """The scalars that the report prints."""
+    """Return the scalars that the report prints."""
     dead = data.dead_share.isel(step=-1).median("seed")
     ratio = (data.slope.median("seed") / data.rate).where(data.C <= FAST)
     exact_ratio = ratio.sel(kind="exact", window="early")
@@ -235,7 +235,7 @@ def _numbers(data: xr.Dataset) -> dict[str, xr.DataArray]:
         ),
         "smallest_growing": named(
             data.max_update.max("step").where(data.C <= GROWING).min(),
-            "largest max-update of the member with C ≤ -0.0196 where it is smallest",
+            "largest max-update with C ≤ -0.0196, for the member where it is smallest",
             "learning rates",
         ),
         "dead_stable": named(
@@ -265,7 +265,7 @@ def _numbers(data: xr.Dataset) -> dict[str, xr.DataArray]:
         ),
         "float32_jump": named(
             jump,
-            "n where float32 v first puts the update 10% above the exact bound, median",
+            "n at which float32 v first puts the update 10% above the exact bound, median",
             "steps",
         ),
     }

@@ -1,4 +1,4 @@
-"""What the paper says of test losses along normal curves, as rules."""
+"""The paper's claims about test losses along normal curves, as rules."""
 
 import math
 from functools import partial
@@ -7,11 +7,11 @@ from experiments.core.claims import Claim
 from experiments.core.stats import median
 
 CHANCE = -0.6
-"""Spearman's correlation that one order of a dozen points reaches by chance in one case of 40."""
+"""Spearman's correlation that a random order of a dozen points reaches in one case of 40."""
 SAME, WORSE = 0.1, 0.1
 """Nats: a tenth in perplexity."""
 CURVES = {0.999: "§3.3", 0.95: "App. M"}
-"""β of the point with γ = 0.9 that a curve goes through, and where the paper has it."""
+"""β of the point with γ = 0.9 that a curve goes through, and where the paper shows it."""
 
 claim = partial(Claim, figure="normal_curves")
 CLAIMS: tuple[Claim, ...] = tuple(
@@ -29,47 +29,47 @@ CLAIMS: tuple[Claim, ...] = tuple(
                 run.rank_correlation.sel(curve=b2, horizon="early").values
             ),
             accept=(-math.inf, CHANCE),
-            reason="Beyond what one order of a dozen points reaches by chance.",
+            reason="A random order of a dozen points reaches this in one case of 40.",
         ),
         claim(
             id=f"largest-c-generalises-fastest-{b2}",
             section=section,
             statement=f"The point with the largest C generalizes the fastest along the normal "
             f"curve through ({b2}, 0.9).",
-            quantity="best test loss of the run's first third at the largest C less that of the "
+            quantity="best test loss of the run's first third at the largest C minus that of the "
             "best other point, which is chosen on the other seeds, nat/token, median over seeds",
             statistic=lambda run, b2=b2: median(
                 run.largest_excess.sel(curve=b2, horizon="early").values
             ),
             accept=(-math.inf, 0.0),
-            reason="The fastest is not above another.",
+            reason="The fastest point's loss is not above that of another point.",
         ),
         claim(
             id=f"equal-after-long-training-{b2}",
             section=section,
             statement="After sufficient training all points in B₊ achieve roughly the same test "
             f"loss (normal curve through ({b2}, 0.9)).",
-            quantity="largest less smallest of the points' best test losses in B₊ over the whole "
+            quantity="largest minus smallest of the points' best test losses in B₊ over the whole "
             "run, nat/token, median over seeds",
             statistic=lambda run, b2=b2: median(
                 run.stable_spread.sel(curve=b2, horizon="whole").values
             ),
             accept=(0.0, SAME),
-            reason="A tenth in perplexity between the best and the worst point.",
-            minimum={"num_steps": 3000},  # sufficient is what the paper trained for
+            reason="The best and the worst point may differ by a tenth in perplexity.",
+            minimum={"num_steps": 3000},  # the paper's own length is sufficient
         ),
         claim(
             id=f"loss-rises-in-b-minus-{b2}",
             section=section,
             statement="The test loss exhibits a rapid increase after entering B₋ (normal curve "
             f"through ({b2}, 0.9)).",
-            quantity="best test loss of the whole run, mean over the points with C < 0 less mean "
+            quantity="best test loss of the whole run, mean over the points with C < 0 minus mean "
             "over those with C > 0, nat/token, median over seeds",
             statistic=lambda run, b2=b2: median(
                 run.unstable_excess.sel(curve=b2, horizon="whole").values
             ),
             accept=(WORSE, math.inf),
-            reason="More than what counts as the same within B₊.",
+            reason="This is more than what counts as the same within B₊.",
         ),
     )
 )

@@ -1,4 +1,4 @@
-"""How test losses along normal curves are drawn (Figs 4 and 12)."""
+"""Plots of test losses along normal curves (Figs. 4 and 12)."""
 
 import xarray as xr
 from matplotlib.figure import Figure as Canvas
@@ -11,12 +11,12 @@ BY_C = Axis(
     symbol="C",
     reference=0,
     reference_name="the largest C",
-    colours=plotting.STABILITY_COLOURS,
+    colormap=plotting.STABILITY_COLORMAP,
     levels=(0.0,),
 )
 
 
 def plot(dataset: xr.Dataset) -> dict[str, Canvas]:
-    """A page for each curve."""
+    """Draw a page for each curve."""
     suffixes = ("", "fig_12")
     return {suffix: page(dataset.isel(curve=place), BY_C) for place, suffix in enumerate(suffixes)}

@@ -1,7 +1,7 @@
-"""Test loss along two normal curves: what C says of generalization (Figs 4 and 12).
+"""Test loss along two normal curves: what C says about generalization (Figs. 4 and 12).
 
-Along a normal curve C is monotone, and so are β and γ: it is the order of the points that is
-tested, not C against other functions of them.
+Along a normal curve C is monotone, and so are β and γ. What is tested is therefore the order of the
+points, not C against other functions of them.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from experiments.core.run import Run
 from experiments.core.store import labelled, named
 from experiments.figures.stability.losses import (
     HORIZONS,
-    GeneralisationConfig,
+    GeneralizationConfig,
     losses,
     train,
 )
@@ -28,13 +28,14 @@ from experiments.figures.stability.point_statistics import (
 from kadam_jax import normal_curve
 
 CURVES = {0.999: (GIVEN, "unstable"), 0.95: ((0.9, 0.95), "both")}
-"""By β of a point of the curve: γ and β there, and which part is taken, C falling. The first begins
-at that point, as in the paper; the other has it in its middle and begins near β = 1."""
+"""γ and β of a point of each curve, by its β, and which part of the curve is taken, with C falling.
+The first begins at that point, as in the paper; the other has it in its middle and begins near
+β = 1."""
 
 
 @dataclass(frozen=True)
-class Config(GeneralisationConfig):
-    """What is trained; num_points is that of each curve."""
+class Config(GeneralizationConfig):
+    """The training setup; num_points counts the points of each curve."""
 
     @property
     def points(self) -> tuple[np.ndarray, np.ndarray]:
@@ -48,15 +49,15 @@ class Config(GeneralisationConfig):
 
 
 def compute(config: Config, run: Run) -> xr.Dataset:
-    """One sweep over the points of both curves; then `analyse`."""
-    return analyse(config, train(run, "curves", config, *config.points))
+    """Run one sweep over the points of both curves and `analyze` it."""
+    return analyze(config, train(run, "curves", config, *config.points))
 
 
-def analyse(config: Config, test_loss: np.ndarray) -> xr.Dataset:
-    """Test losses and what each seed says of the curves.
+def analyze(config: Config, test_loss: np.ndarray) -> xr.Dataset:
+    """Compute test losses and what each seed says about the curves.
 
     Args:
-      config: Names the points.
+      config: The configuration, which determines the points.
       test_loss: Shape (num_curves, num_points, num_seeds, num_evaluations).
 
     Returns:
@@ -77,16 +78,16 @@ def analyse(config: Config, test_loss: np.ndarray) -> xr.Dataset:
         ),
         largest_excess=named(
             excess_over_best_other(stable, 0),
-            "best test loss at the largest C less that of the best other point with C > 0, chosen "
+            "best test loss at the largest C minus that of the best other point with C > 0, chosen "
             "on the other seeds",
             "nat/token",
         ),
         stable_spread=named(
-            spread(stable), "largest less smallest best test loss where C > 0", "nat/token"
+            spread(stable), "largest minus smallest best test loss where C > 0", "nat/token"
         ),
         unstable_excess=named(
             unstable.mean("point") - stable.mean("point"),
-            "best test loss, mean where C < 0 less mean where C > 0",
+            "best test loss, mean where C < 0 minus mean where C > 0",
             "nat/token",
         ),
         **optimum(data.best_loss),

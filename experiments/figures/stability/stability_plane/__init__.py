@@ -10,10 +10,11 @@ FIGURE = Figure(
     title="Level and normal curves of C, and where updates are bounded",
     paper="Fig. 2",
     question=UPDATES_BOUNDED,
-    caption="Level curves of C(β, γ), coloured by C, and normal curves perpendicular to them. "
-    "Shaded: B₊, where Theorem 1 bounds the max-update for all steps. Dotted: γ² = β, the boundary "
-    "of the discrete algorithm; between it and C = 0 updates are bounded though the theorem's "
-    "bound grows. Claims are checked at the {num_grid}² centres of a grid, in float64.",
+    caption="Level curves of C(β, γ), colored by C, and normal curves perpendicular to them. The "
+    "shaded region is B₊, where Theorem 1 bounds the max-update for all steps. The dotted line is "
+    "γ² = β, the boundary of the discrete algorithm; between it and C = 0 updates are bounded, "
+    "although the theorem's bound grows. Claims are checked in float64 at the centers of the "
+    "{num_grid}² cells of a grid.",
     presets={
         "smoke": Config(num_grid=40, num_curve=60),
         "laptop": Config(),

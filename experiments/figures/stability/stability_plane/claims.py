@@ -1,4 +1,4 @@
-"""What the paper says of the plane of (β, γ), as rules."""
+"""The paper's claims about the plane of (β, γ), as rules."""
 
 from functools import partial
 
@@ -20,7 +20,7 @@ CLAIMS: tuple[Claim, ...] = (
     claim(
         id="stable-implies-exactly-stable",
         section="§3.1, Theorem 1",
-        statement="(β, γ) in B₊ ensures bounded updates, of the discrete algorithm too.",
+        statement="(β, γ) in B₊ ensures bounded updates, also for the discrete algorithm.",
         quantity="share of the points with C > 0 where no gradient sequence makes updates grow",
         statistic=lambda plane: share(plane.exact_growth_rate == 0, plane.C > 0),
         accept=(1.0, 1.0),
@@ -42,12 +42,12 @@ CLAIMS: tuple[Claim, ...] = (
         id="monotone-along-normal-curves",
         section="§3.1",
         statement="C varies monotonically along a normal curve.",
-        quantity="share of the steps along all normal curves, taken towards γ = 1, where C falls",
+        quantity="share of the steps along all normal curves, taken toward γ = 1, where C falls",
         statistic=lambda plane: exact(
             (plane.normal_C.diff("point") < 0).mean(), plane.normal_C.diff("point").size
         ),
         accept=(1.0, 1.0),
-        reason="Monotone means every step.",
+        reason="Monotone means that every step counts.",
     ),
     claim(
         id="normal-curves-perpendicular",
@@ -56,7 +56,7 @@ CLAIMS: tuple[Claim, ...] = (
         quantity="largest angle between a chord of a normal curve and the gradient of C, degrees",
         statistic=lambda plane: exact(plane.normal_angle.max(), plane.normal_angle.size),
         accept=(0.0, 1.0),
-        reason="A chord differs from its curve's tangent by rounding and the square of its length; "
-        "a wrong exponent or factor in the formula turns curves by tens of degrees.",
+        reason="A chord differs from its curve's tangent by rounding and the square of its length, "
+        "while a wrong exponent or factor in the formula turns curves by tens of degrees.",
     ),
 )

@@ -1,7 +1,7 @@
 """The plane of (β, γ): level and normal curves of C, and the two stable regions (Fig. 2).
 
-No training: `kadam_jax.stability` alone. The paper's B₊ is C(β, γ) > 0; the discrete algorithm is
-stable where γ² < β, whose boundary is drawn too.
+There is no training, only `kadam_jax.stability`. The paper's B₊ is C(β, γ) > 0; the discrete
+algorithm is stable where γ² < β, and the boundary of that region is drawn too.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from kadam_jax import exact_growth_rate, level_curve, normal_curve, stability_co
 
 @dataclass(frozen=True)
 class Config(FigureConfig):
-    """What of the plane is drawn and checked.
+    """What is drawn and checked in the plane.
 
     Attributes:
       num_grid: Points on each side of the grid that the claims are checked on.
@@ -42,15 +42,15 @@ class Config(FigureConfig):
     def __post_init__(self):
         check_least(self, num_grid=2, num_curve=3)
         for name in ("levels", "normals_through"):
-            require(getattr(self, name), f"{name} must have at least one", getattr(self, name))
+            require(getattr(self, name), f"{name} must not be empty", getattr(self, name))
 
 
 def compute(config: Config, run: Run) -> xr.Dataset:
-    """The curves, and C and the exact growth rate on a grid of cell centres, in float64."""
+    """Compute the curves, and C and the exact growth rate at a grid's cell centers, in float64."""
     del run
     with jax.enable_x64(True):
-        centres = (jnp.arange(config.num_grid, dtype=float) + 0.5) / config.num_grid
-        gamma_by_beta = (centres[None, :], centres[:, None])
+        centers = (jnp.arange(config.num_grid, dtype=float) + 0.5) / config.num_grid
+        gamma_by_beta = (centers[None, :], centers[:, None])
         level_b1, level_b2 = level_curve(np.array(config.levels), config.num_curve)
         through_b1, through_b2 = np.array(config.normals_through).T
         normal_b1, normal_b2 = normal_curve(
@@ -76,7 +76,7 @@ def compute(config: Config, run: Run) -> xr.Dataset:
             "normal_angle": (
                 ("curve", "chord"),
                 _angle_to_gradient(normal_b1, normal_b2),
-                "angle of a chord of a normal curve to the gradient of C",
+                "angle between a chord of a normal curve and the gradient of C",
                 "degree",
             ),
             "boundary_b1": ("point", boundary_b1, "γ on the exact boundary γ² = β"),
@@ -89,8 +89,8 @@ def compute(config: Config, run: Run) -> xr.Dataset:
                 for name, (dims, array, *label) in data.items()
             },
             coords={
-                "b1": np.asarray(centres),
-                "b2": np.asarray(centres),
+                "b1": np.asarray(centers),
+                "b2": np.asarray(centers),
                 "level": named(("level", np.array(config.levels, float)), "C"),
             },
         )
@@ -98,7 +98,7 @@ def compute(config: Config, run: Run) -> xr.Dataset:
 
 
 def _angle_to_gradient(b1: jax.Array, b2: jax.Array) -> jax.Array:
-    """Degrees between chords and C's gradient at their middles: (curve, n) -> (curve, n - 1)."""
+    """Degrees between chords and the gradient of C at midpoints: (curve, n) -> (curve, n - 1)."""
     middles = [(b[:, 1:] + b[:, :-1]) / 2 for b in (b1, b2)]
     slope_b1, slope_b2 = jax.grad(lambda *b: stability_coefficient(*b).sum(), (0, 1))(*middles)
     chord_b1, chord_b2 = jnp.diff(b1), jnp.diff(b2)

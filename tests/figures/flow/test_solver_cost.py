@@ -31,7 +31,7 @@ DECAYS = {"b1": CONFIG.b1, "b2": CONFIG.b2}
 CORPUS = byte_corpus("text", b"the quick brown fox jumps over the lazy dog. " * 40)
 
 
-RUN = Run(CORPUS, None, None)  # for problems, which are made without a sweep
+RUN = Run(CORPUS, None, None)  # for problems, which are built without a sweep
 
 
 def problem_of(name, seed):
@@ -41,7 +41,7 @@ def problem_of(name, seed):
 
 @pytest.fixture(scope="module")
 def computed(tmp_path_factory):
-    """The dataset of the quadratic alone, with the attributes that plotting needs."""
+    """The dataset of only the quadratic, with the attributes that plotting needs."""
     store = ChunkStore(tmp_path_factory.mktemp("solver_cost"))
     with pytest.MonkeyPatch.context() as patch:
         chosen = {"quadratic": solver_cost.run.problems(CONFIG, RUN)["quadratic"]}
@@ -51,10 +51,10 @@ def computed(tmp_path_factory):
     return data
 
 
-# What is solved
+# Problems
 
 
-def test_every_problem_is_in_float64_and_differs_between_steps_as_it_says(x64):
+def test_every_problem_is_in_float64_and_varies_as_stated(x64):
     for name, (make, _) in solver_cost.run.problems(CONFIG, RUN).items():
 
         @jax.jit
@@ -72,7 +72,7 @@ def test_every_problem_is_in_float64_and_differs_between_steps_as_it_says(x64):
         assert not np.array_equal(start, other)
 
 
-def test_the_networks_gradient_is_that_of_its_task_without_dropout(x64):
+def test_the_networks_gradient_is_its_tasks_without_dropout(x64):
     make, _ = solver_cost.run.problems(CONFIG, RUN)["nanoGPT"]
 
     @jax.jit
@@ -93,12 +93,12 @@ def test_a_run_without_a_corpus_is_refused():
         solver_cost.run.compute(CONFIG, Run(None, None, None))
 
 
-# How
+# Methods
 
 
 @pytest.mark.parametrize("in_x", [False, True])
-def test_by_diffrax_is_the_method_step_by_step(x64, in_x):
-    """Heun's, as a loop that evaluates a step's own minibatch alone."""
+def test_by_diffrax_runs_the_method_step_by_step(x64, in_x):
+    """Heun's method as a loop that evaluates only a step's own minibatch."""
     problem = problem_of("logistic regression", 0)
     f, y0 = flow_vector_field(problem.grad_fn, learning_rate=problem.rate, **DECAYS)
     num, y = 2, y0(problem.start)
@@ -123,7 +123,7 @@ def test_by_diffrax_is_the_method_step_by_step(x64, in_x):
 
 
 @pytest.mark.parametrize("name", solver_cost.run.METHODS)
-def test_a_method_takes_as_many_gradients_as_it_says(x64, name):
+def test_a_method_takes_the_stated_number_of_gradients(x64, name):
     problem = problem_of("quadratic", 0)
     count = []
 
@@ -176,7 +176,7 @@ def test_an_error_is_the_distance_over_the_displacement(computed, x64):
 # The dataset, the figure and the claims
 
 PROBLEMS = list(solver_cost.run.problems(CONFIG, RUN))
-# Errors of order p with K substeps are C/K^p; those of Euler's are 0.1/K.
+# Errors of order p with K substeps are C/K^p; those of Euler's method are 0.1/K.
 LAWS = {
     "euler": (0.1, 1.0),
     "exponential": (0.02, 2.0),
@@ -190,18 +190,18 @@ LAWS = {
 
 
 def cost_data(config=LAPTOP, spread=0.0, **laws):
-    """The dataset of errors that follow `LAWS`; seeds' orders differ by up to `spread`."""
+    """Make a dataset of errors that follow `LAWS`; seeds' orders differ by up to `spread`."""
     found = {"reference": np.full(config.num_seeds, 1e-8)}
     for name, (size, order) in (LAWS | laws).items():
         substeps = np.array(getattr(config, solver_cost.run.METHODS[name].substeps), float)
         orders = order + np.linspace(-spread, spread, config.num_seeds)[:, None]
         found[name] = np.broadcast_to(size / substeps**orders, (config.num_seeds, len(substeps)))
-    data = solver_cost.run.analyse(config, dict.fromkeys(PROBLEMS, found))
+    data = solver_cost.run.analyze(config, dict.fromkeys(PROBLEMS, found))
     data.attrs["config"] = to_json(config)
     return data
 
 
-def test_orders_and_the_fewest_gradients_are_read_off_the_errors():
+def test_orders_and_fewest_gradients_come_from_the_errors():
     data = cost_data()
     for name, (_, order) in LAWS.items():
         np.testing.assert_allclose(data.order.sel(solver=name), order)
@@ -213,7 +213,7 @@ def test_orders_and_the_fewest_gradients_are_read_off_the_errors():
     assert np.isposinf(never).all()
 
 
-def test_every_variable_is_labelled(computed):
+def test_every_variable_is_labeled(computed):
     for name in computed.variables:
         assert computed[name].attrs["long_name"], name
         assert computed[name].attrs["units"], name
@@ -222,7 +222,7 @@ def test_every_variable_is_labelled(computed):
     )
 
 
-def test_the_figure_is_drawn_from_the_dataset_alone_with_labelled_axes(tmp_path):
+def test_the_plot_needs_only_the_dataset_and_labels_its_axes(tmp_path):
     (canvas,) = solver_cost.plot.plot(cost_data(spread=0.1)).values()
     assert len(canvas.axes) == len(PROBLEMS) + 1
     for panel in canvas.axes:
@@ -266,7 +266,7 @@ def test_every_claim_has_cases():
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)
-def test_a_claim_follows_the_data_and_decides_nothing_at_smoke_scale(claim):
+def test_a_claim_follows_the_data_but_not_at_smoke_scale(claim):
     figure, verdicts = solver_cost.FIGURE, (SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE)
     for given, verdict in zip(CASES[claim.id], verdicts, strict=True):
         data = cost_data(**given)
@@ -291,7 +291,7 @@ def test_a_claim_follows_the_data_and_decides_nothing_at_smoke_scale(claim):
         {"b2": 1.0},
     ],
 )
-def test_a_configuration_that_cannot_be_computed_is_refused(bad):
+def test_an_invalid_configuration_is_refused(bad):
     (name,) = bad
     with pytest.raises(ConfigError, match=name):
         dataclasses.replace(LAPTOP, **bad)

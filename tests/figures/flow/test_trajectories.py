@@ -22,7 +22,7 @@ from experiments.figures.flow.trajectories.distances import (
     places,
 )
 from experiments.figures.flow.trajectories.plot import plot
-from experiments.figures.flow.trajectories.run import Config, analyse, compute
+from experiments.figures.flow.trajectories.run import Config, analyze, compute
 from experiments.training.tasks import Task
 from models.nanogpt import GPTConfig
 from tests.kadam_jax import reference_flow
@@ -41,7 +41,7 @@ TINY = Config(
     euler_substeps=(2,),
 )
 LAPTOP = FIGURE.presets["laptop"]
-QUADRATIC = Task(  # towards a target that is another one at every step
+QUADRATIC = Task(  # toward a target that changes at every step
     init=lambda key: (
         {"embedding": jax.random.normal(key, (3, 2)), "weights": jnp.ones(5)},
         jnp.array(2.0),
@@ -62,11 +62,11 @@ def data(tmp_path_factory):
     return dataset
 
 
-# What a member records
+# Recorded values
 
 
 def adam(theta, targets, rate, b1, b2):
-    """Algorithm 1 on the quadratic, every θ_n."""
+    """Run Algorithm 1 on the quadratic and return every θ_n."""
     m, v, thetas = 0 * theta, 0 * theta, [theta]
     for n, target in enumerate(targets):
         g = 2.0 * (theta - target)
@@ -77,7 +77,7 @@ def adam(theta, targets, rate, b1, b2):
     return np.array(thetas)
 
 
-def test_a_member_is_the_literal_algorithms_on_the_same_minibatches():
+def test_a_member_equals_the_literal_algorithms():
     rate, num_steps, num_substeps, b1, b2 = 0.05, 15, 3, 0.9, 0.999
     solvers = {"euler": {"method": "euler", "substeps": num_substeps}}
     found = flow_distances(
@@ -107,7 +107,7 @@ def test_a_member_is_the_literal_algorithms_on_the_same_minibatches():
     np.testing.assert_allclose(found["moved"], moved, atol=2e-6)
 
 
-def test_chosen_parameters_spread_over_arrays_by_size():
+def test_drawn_parameters_spread_over_arrays_by_size():
     params = {"large": np.zeros((30, 20)), "small": np.zeros(200)}
     names = leaf_names(params)[places(params, 16)]
     assert names.tolist() == ["large"] * 12 + ["small"] * 4
@@ -115,10 +115,10 @@ def test_chosen_parameters_spread_over_arrays_by_size():
     np.testing.assert_array_equal(places(params, 10_000), np.arange(800))
 
 
-# The dataset and its picture
+# The dataset and its plot
 
 
-def test_every_array_is_labelled_and_finite_but_where_nothing_has_moved(data):
+def test_arrays_are_labeled_and_finite_once_something_has_moved(data):
     for name, array in data.variables.items():
         assert {"long_name", "units"} <= array.attrs.keys(), name
     assert data.error.dims == ("group", "flow", "learning_rate", "seed", "step")
@@ -130,7 +130,7 @@ def test_every_array_is_labelled_and_finite_but_where_nothing_has_moved(data):
     assert low <= median <= high
 
 
-def test_the_error_over_drawn_parameters_is_that_of_their_trajectories(data):
+def test_the_drawn_parameters_error_is_their_trajectories(data):
     flow, discrete = data.moved.sel(process="paper"), data.moved.sel(process="discrete")
     expected = np.linalg.norm(flow - discrete, axis=-1)[..., 1:]
     expected /= np.linalg.norm(flow, axis=-1)[..., 1:]
@@ -139,14 +139,14 @@ def test_the_error_over_drawn_parameters_is_that_of_their_trajectories(data):
 
 
 def test_both_sweeps_run_the_same_discrete_run_and_flow(data):
-    """The distance to the reference is that to the flow but for the solver's error."""
+    """The distance to the reference equals that to the flow up to the solver's error."""
     flow = data.error.sel(group="all", flow="paper", learning_rate=1e-3, step=12)
     apart = abs(data.euler_error[0, :, -1] / data.euler_over_distance[0] - flow)
     assert (apart <= 2 * data.exponential_error[:, -1] + 1e-4).all()
     assert (data.exponential_error[:, -1] < data.euler_error[0, :, -1]).all()
 
 
-def test_the_pictures_come_from_the_dataset_alone(data):
+def test_plots_need_only_the_dataset(data):
     pictures = plot(data.copy(deep=True))
     assert pictures.keys() == {"", "parameters"}
     for picture in pictures.values():
@@ -165,7 +165,10 @@ def test_the_pictures_come_from_the_dataset_alone(data):
         ({"learning_rate": 2e-3}, "learning_rate must be one of"),
         ({"learning_rates": (1e-3,)}, "two or more"),
         ({"learning_rates": (1e-3, 1e-4)}, "increase"),
-        ({"num_steps": 2, "compared_steps": 1, "early_steps": 1}, "num_steps must last .*, got 2"),
+        (
+            {"num_steps": 2, "compared_steps": 1, "early_steps": 1},
+            "num_steps at the smallest .*, got 2",
+        ),
         ({"compared_steps": 0}, "compared_steps must be from 1"),
         ({"early_steps": 21}, "early_steps must be from 1 to .*20"),
         ({"num_drawn": 0}, "num_drawn must be at least 1"),
@@ -176,11 +179,11 @@ def test_a_bad_configuration_is_named(change, message):
         dataclasses.replace(TINY, **change)
 
 
-# What is made of the runs
+# Analysis
 
 
 def dataset(*, at=0.03, power=1.0, spread=0.05, early=0.4, euler=0.05, drift=0.0):
-    """The laptop's dataset with what claims read set.
+    """Make the laptop's dataset with the values that claims read.
 
     Args:
       at: Relative error at η = 1e-3 after 100 steps.
@@ -195,7 +198,7 @@ def dataset(*, at=0.03, power=1.0, spread=0.05, early=0.4, euler=0.05, drift=0.0
     n, s = np.arange(LAPTOP.num_steps + 1.0), seeds[:, None, None, None]
 
     def processes(*factors):
-        """One factor for each process, of all seeds or each."""
+        """Return one factor for each process, of all seeds or each."""
         return np.stack(np.broadcast_arrays(*factors, seeds)[:-1], -1)[..., None, None]
 
     displacement = np.ones((1, 1, 1, len(GROUPS), 1)) * rates * n
@@ -211,20 +214,20 @@ def dataset(*, at=0.03, power=1.0, spread=0.05, early=0.4, euler=0.05, drift=0.0
         "distance": at * short * processes(1, 0, 1e-3, *of_euler),
         "displacement": short * processes(1, 1, 1, *[1] * len(of_euler)),
     }
-    found = analyse(LAPTOP, np.array(["embedding"] * LAPTOP.num_drawn), by_rate, by_solver)
+    found = analyze(LAPTOP, np.array(["embedding"] * LAPTOP.num_drawn), by_rate, by_solver)
     found.attrs["config"] = to_json(LAPTOP)
     return found
 
 
 @pytest.mark.parametrize(("power", "drift"), [(1.0, 0.0), (0.5, -1.0), (1.0, 0.7)])
 def test_the_order_is_that_of_a_power_law_in_steps_and_in_time(power, drift):
-    """At Nη = T an error of η^p N^q goes like η^(p-q)."""
+    """At Nη = T an error of η^p N^q scales like η^(p-q)."""
     order = dataset(power=power, drift=drift, spread=0.0).order.sel(group="all", flow="paper")
     np.testing.assert_allclose(order.sel(at="steps"), power, atol=1e-9)
     np.testing.assert_allclose(order.sel(at="time"), power - drift, atol=0.01)  # 66.7 is 67 steps
 
 
-def test_what_is_compared_is_what_was_put_in():
+def test_comparisons_recover_the_given_values():
     found = dataset(at=0.2, early=0.3, euler=0.07, spread=0.0)
     at_end = found.compared.sel(at="steps", learning_rate=1e-3)
     np.testing.assert_allclose(at_end.sel(flow="paper"), 0.2)
@@ -236,7 +239,7 @@ def test_what_is_compared_is_what_was_put_in():
     np.testing.assert_allclose(ten, 0.2 * 10)  # in learning rates
 
 
-# Claims: what supports one, what refutes it, what does neither.
+# Claims: data that support one, refute it and do neither.
 CASES = {
     **{
         f"flow-tracks-adam-at-{rate}": (
@@ -281,7 +284,7 @@ def test_a_claim_follows_the_data(name, given, verdict):
     assert judged.verdict == verdict, judged.estimate
 
 
-def test_no_claim_is_decided_at_smoke_scale_or_without_its_learning_rate(data):
+def test_smoke_or_a_missing_learning_rate_decides_nothing(data):
     for claim in CLAIMS:
         short = dataset()
         short.attrs["config"] = to_json(FIGURE.presets["smoke"])

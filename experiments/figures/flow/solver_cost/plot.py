@@ -1,4 +1,4 @@
-"""How the costs of solving the flow are drawn."""
+"""Plots of the costs of solving the flow."""
 
 from functools import partial
 from typing import Any
@@ -22,7 +22,7 @@ STYLES: dict[str, dict[str, Any]] = {
 
 
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
-    """Error over gradients for each problem, and the orders of all."""
+    """Draw error versus gradients for each problem, and all orders."""
     canvas, grid = plotting.canvas(10, 7.6, nrows=2, ncols=2)
     errors = [partial(_errors, problem=problem) for problem in dataset.problem.values]
     plotting.draw_panels(grid, dataset, [*errors, _orders])
@@ -41,9 +41,9 @@ def _errors(panel: axes.Axes, data: xr.Dataset, problem: str) -> str:
     panel.axhspan(0, data.reference_error.max(), color="0.9", linewidth=0)
     lowest = min(data.error.min(), data.reference_error.max())
     panel.set(xscale="log", yscale="log", ylim=(lowest / 2, None))
-    panel.set(xlabel="gradients a step", ylabel="relative error at the end")
+    panel.set(xlabel="gradients per step", ylabel="relative error at the end")
     fewest = data.fewest.sel(solver="exponential").median("seed")
-    return f"{problem}: the exponential integrator needs {fewest:g}"
+    return f"{problem}: {fewest:g} for the exponential integrator"
 
 
 def _orders(panel: axes.Axes, data: xr.Dataset) -> str:
@@ -52,9 +52,9 @@ def _orders(panel: axes.Axes, data: xr.Dataset) -> str:
         orders = data.order.sel(problem=problem)
         middle = orders.median("seed")
         reach = np.stack([middle - orders.min("seed"), orders.max("seed") - middle])
-        colours = [STYLES[name]["color"] for name in data.solver.values]
-        panel.errorbar(middle, rows + shift, xerr=reach, fmt="none", ecolor=colours)
-        panel.scatter(middle, rows + shift, c=colours, marker=marker, s=16, label=problem)
+        colors = [STYLES[name]["color"] for name in data.solver.values]
+        panel.errorbar(middle, rows + shift, xerr=reach, fmt="none", ecolor=colors)
+        panel.scatter(middle, rows + shift, c=colors, marker=marker, s=16, label=problem)
     panel.set_yticks(rows, [style["label"] for style in STYLES.values()])
     panel.set(xlabel="observed order", xlim=(0, None))
     panel.grid(axis="x", color="0.9")

@@ -1,4 +1,4 @@
-"""Flows to solve: a quadratic, a logistic regression and nanoGPT; and diffrax's methods on them."""
+"""Flows to solve (a quadratic, a logistic regression, nanoGPT), and diffrax's methods on them."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -20,20 +20,20 @@ class FlowProblem(NamedTuple):
 
     grad_fn: Callable[[jax.Array, Any], jax.Array]
     start: jax.Array
-    """The parameters, a vector."""
+    """Initial parameters, a vector."""
     batches: Any
-    """Leading axis of the number of steps."""
+    """Minibatches; the leading axis has one entry per step."""
     rate: float
     """Learning rate."""
 
     @property
     def num_steps(self) -> int:
-        """How many steps the flow lasts."""
+        """The number of steps that the flow lasts."""
         return len(jax.tree.leaves(self.batches)[0])
 
 
 def quadratic(key: jax.Array, *, rate: float, num_steps: int) -> FlowProblem:
-    """Ten parameters, curvatures from 0.1 to 1, the same at every step."""
+    """Return a quadratic of ten parameters, curvatures from 0.1 to 1, the same at every step."""
     turn = np.linalg.qr(np.random.default_rng(0).standard_normal((10, 10)))[0]
     hessian = jnp.asarray(turn @ np.diag(np.geomspace(0.1, 1, 10)) @ turn.T)
     start, steps = jax.random.normal(key, 10), jnp.zeros(num_steps)
@@ -41,7 +41,7 @@ def quadratic(key: jax.Array, *, rate: float, num_steps: int) -> FlowProblem:
 
 
 def logistic(key: jax.Array, *, rate: float, num_steps: int) -> FlowProblem:
-    """Ten parameters, another sixteen examples at every step."""
+    """Return a logistic regression of ten parameters, sixteen new examples at every step."""
     drawn = jax.random.normal(key, (16 * num_steps + 1, 11))  # one draw compiles faster
     rows, start = drawn[:-1].reshape(num_steps, 16, 11), drawn[-1]
     examples, noise = rows[..., 1:], rows[..., 0]
@@ -55,9 +55,9 @@ def logistic(key: jax.Array, *, rate: float, num_steps: int) -> FlowProblem:
 
 
 def network(key: jax.Array, *, task: Task, rate: float, num_steps: int) -> FlowProblem:
-    """A task without dropout, another batch at every step.
+    """Return a task without dropout, a new batch at every step.
 
-    Its parameters are one vector: with each array apart diffrax's steps take long to compile.
+    The parameters are one vector, because with separate arrays diffrax's steps compile slowly.
     """
     init_key, sample_key = jax.random.split(key)
     params, state = task.init(init_key)
@@ -73,15 +73,15 @@ def network(key: jax.Array, *, task: Task, rate: float, num_steps: int) -> FlowP
 def by_diffrax(
     problem: FlowProblem, solver: Any, in_x: ArrayLike, substeps: ArrayLike, **decays: float
 ) -> jax.Array:
-    """The parameters at the end, step by step: no step evaluates the next one's minibatch.
+    """Solve step by step, so that no step evaluates the next minibatch; return final parameters.
 
     Args:
-      problem: What is solved.
+      problem: The flow to solve.
       solver: An explicit Runge-Kutta method of diffrax.
       in_x: Whether substeps are even in x, where t = (n + x²)η within step n, or in t; may be
         traced.
-      substeps: Of each step; may be traced: one program does for all.
-      decays: `b1` and `b2`.
+      substeps: Number of substeps in each step; may be traced, so one program serves all numbers.
+      decays: The decays `b1` and `b2`.
     """
     f, y0 = flow_vector_field(problem.grad_fn, learning_rate=problem.rate, **decays)
 

@@ -1,8 +1,10 @@
-"""What a solution of the flow costs in gradients (not in the paper, whose Appendix I has Euler's).
+"""The cost of a solution of the flow in gradients (not in the paper; Appendix I has only Euler's).
 
-`solve_flow`'s two methods and diffrax's on `flow_vector_field`, on a quadratic, a logistic
-regression with minibatches and a nanoGPT. All of it in float64: float32's rounding is as large as
-the better methods' errors on the network.
+The two methods of `solve_flow`, and diffrax's methods on `flow_vector_field`, solve a quadratic, a
+logistic regression with minibatches and nanoGPT. Everything is in float64, because float32's
+rounding is as large as the better methods' errors on the network. The stages of Tsit5 put second
+moments below 0 where these start from 0, and u is then large, so on the network its errors are not
+yet in the regime of its order.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,17 +38,17 @@ Substeps = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Config(TrainingConfig):
-    """What is solved, and with how many substeps a step; dropout is off.
+    """The flows that are solved, and the numbers of substeps per step; dropout is off.
 
     Attributes:
       small_rate: Learning rate of the quadratic and the logistic regression.
-      small_steps: Optimizer steps that their flows last; `num_steps` is the network's.
+      small_steps: Optimizer steps of the flows of these two; `num_steps` is the network's.
       b1: γ.
       b2: β.
-      goal: K of Euler's scheme whose error others are measured by, one of `euler`.
+      goal: K, one of `euler`, of Euler's scheme whose error the exponential integrator must reach.
       reference: K of the exponential integrator for the network's converged solution, at least
-        twice as many as the most of `exponential`.
-      small_reference: The same for the others, where better methods have smaller errors.
+        twice the largest of `exponential`.
+      small_reference: The same for the other two, where better methods have smaller errors.
       euler: K of the paper's Euler scheme.
       exponential: K of the exponential integrator.
       heun: K of Heun's method.
@@ -70,7 +72,7 @@ class Config(TrainingConfig):
         super().__post_init__()
         check_rising(**{name: getattr(self, name) for name in ("euler", "exponential", *SOLVERS)})
         require(self.goal in self.euler, f"goal must be one of euler={self.euler}", self.goal)
-        most = f"must be twice the most of exponential={self.exponential} or more"
+        most = f"must be at least twice the largest of exponential={self.exponential}"
         for name in ("reference", "small_reference"):
             found = getattr(self, name)
             require(found >= 2 * max(self.exponential), f"{name} {most}", found)
@@ -83,16 +85,16 @@ class Method(NamedTuple):
     """A way to solve the flow."""
 
     substeps: str
-    """The configuration's field that has its K."""
+    """The configuration's field that holds its values of K."""
     each: int
-    """Gradients a substep."""
+    """Gradients per substep."""
     once: int
-    """Gradients that every step adds."""
+    """Further gradients per step."""
 
 
 SOLVERS = {"heun": diffrax.Heun(), "tsit5": diffrax.Tsit5()}
 VARIABLES = ("t", "x")
-"""In which diffrax's substeps are even; t = (n + x²)η within step n."""
+"""Variables in which diffrax's substeps are even; t = (n + x²)η within step n."""
 METHODS: Mapping[str, Method] = {
     "euler": Method("euler", 1, 0),
     "exponential": Method("exponential", 1, 1),
@@ -104,16 +106,16 @@ METHODS: Mapping[str, Method] = {
 
 
 def errors(config: Config, problem: FlowProblem, reference: int) -> dict[str, jax.Array]:
-    """Distance to the converged solution at the end, over the displacement from the start.
+    """Compute distances to the converged solution at the end over displacements from the start.
 
     Args:
-      config: Says how many substeps.
-      problem: What is solved.
-      reference: Substeps of the converged solution.
+      config: The configuration, which gives the numbers of substeps.
+      problem: The flow to solve.
+      reference: Number of substeps of the converged solution.
 
     Returns:
-      For each method an array of shape (num_substeps,); and `reference`, the same of the converged
-      solution itself, estimated from its distance to the exponential integrator's of most substeps.
+      For each method an array of shape (num_substeps,); and `reference`, the same for the converged
+      solution itself, estimated from its distance to the exponential integrator with most substeps.
     """
     decays = {"b1": config.b1, "b2": config.b2}
 
@@ -146,7 +148,7 @@ def errors(config: Config, problem: FlowProblem, reference: int) -> dict[str, ja
         )
         for variable, of_all in zip(VARIABLES, jnp.split(distances, 2), strict=True):
             found[f"{name}_{variable}"] = of_all
-    # The distance is c(1/K² - 1/R²) at order 2, and c/R² the converged solution's own error.
+    # At order 2 the distance is c(1/K² - 1/R²), and the converged solution's own error is c/R².
     ratio = reference / config.exponential[-1]
     found["reference"] = found["exponential"][-1] / (ratio**2 - 1)
     moved = distance(problem.start)
@@ -154,7 +156,7 @@ def errors(config: Config, problem: FlowProblem, reference: int) -> dict[str, ja
 
 
 def problems(config: Config, run: Run) -> dict[str, tuple[Callable[..., FlowProblem], int]]:
-    """By name what makes a problem of a key, and the substeps of its converged solution."""
+    """Return by name a function of a key to a problem, and its converged solution's substeps."""
     task = language_task(replace(config.model, dtype="float64"), run.corpus, config.batch)
     small = {"rate": config.small_rate, "num_steps": config.small_steps}
     large = {"rate": config.learning_rate, "num_steps": config.num_steps}
@@ -166,7 +168,7 @@ def problems(config: Config, run: Run) -> dict[str, tuple[Callable[..., FlowProb
 
 
 def compute(config: Config, run: Run) -> xr.Dataset:
-    """One sweep over seeds for each problem, in float64; then `analyse`."""
+    """Run one sweep over seeds for each problem, in float64, and `analyze` them."""
 
     def sweep(name, make, reference):
         return run.sweep(
@@ -178,18 +180,18 @@ def compute(config: Config, run: Run) -> xr.Dataset:
 
     with jax.enable_x64(True):
         found = {name: sweep(name, *how) for name, how in problems(config, run).items()}
-    return analyse(config, found)
+    return analyze(config, found)
 
 
-def analyse(config: Config, found: Mapping[str, Mapping[str, np.ndarray]]) -> xr.Dataset:
-    """Orders, and how many gradients reach the goal.
+def analyze(config: Config, found: Mapping[str, Mapping[str, np.ndarray]]) -> xr.Dataset:
+    """Compute orders, and how many gradients reach the goal.
 
     Args:
-      config: Names the runs.
-      found: For each problem what `errors` returns, seeds first.
+      config: The configuration, which determines the runs.
+      found: For each problem, what `errors` returns, seeds first.
 
     Returns:
-      The figure's dataset; `run` counts all substeps of all methods.
+      The figure's dataset; `run` numbers all methods' values of K.
     """
     names, each = list(found), list(found.values())
     found = {key: np.stack([arrays[key] for arrays in each]) for key in each[0]}
@@ -209,10 +211,10 @@ def analyse(config: Config, found: Mapping[str, Mapping[str, np.ndarray]]) -> xr
         {
             "error": named(
                 ((*member, "run"), np.concatenate([found[name] for name in METHODS], -1)),
-                "distance to the converged solution at the end over displacement",
+                "distance to the converged solution at the end, over displacement",
             ),
             "reference_error": named(
-                (member, found["reference"]), "the same of the converged solution itself, estimated"
+                (member, found["reference"]), "error of the converged solution itself, estimated"
             ),
             "largest_reference_error": named(
                 found["reference"].max(), "largest error of a converged solution"
@@ -220,7 +222,7 @@ def analyse(config: Config, found: Mapping[str, Mapping[str, np.ndarray]]) -> xr
             "goal_error": named((member, goal), "error of Euler's scheme at the goal's K"),
             "fewest": named(
                 (("solver", *member), np.stack(reached)),
-                "fewest gradients for the goal's error; infinite where no K has it",
+                "fewest gradients for the goal's error; infinite where no K reaches it",
                 "1/step",
             ),
             "order": named(
@@ -229,7 +231,7 @@ def analyse(config: Config, found: Mapping[str, Mapping[str, np.ndarray]]) -> xr
             ),
         },
         {
-            "problem": named(("problem", names), "what is minimised"),
+            "problem": named(("problem", names), "problem that is minimized"),
             "seed": np.array(config.seeds),
             "solver": named(("solver", list(METHODS)), "method"),
             "run": named(("run", np.arange(sum(map(len, substeps.values())))), "number of the run"),
@@ -238,10 +240,10 @@ def analyse(config: Config, found: Mapping[str, Mapping[str, np.ndarray]]) -> xr
                 "method of the run",
             ),
             "substeps": named(
-                ("run", np.concatenate(list(substeps.values()))), "substeps K of a step"
+                ("run", np.concatenate(list(substeps.values()))), "substeps K per step"
             ),
             "gradients": named(
-                ("run", np.concatenate(list(gradients.values()))), "gradients a step", "1/step"
+                ("run", np.concatenate(list(gradients.values()))), "gradients per step", "1/step"
             ),
         },
     )

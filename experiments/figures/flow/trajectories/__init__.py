@@ -1,4 +1,4 @@
-"""Adam's trajectories and those of its continuous-time model (Fig. 1)."""
+"""Trajectories of Adam and of its continuous-time model (Fig. 1)."""
 
 from experiments.core.figure import Figure
 from experiments.core.questions import FLOW_FOLLOWS_ADAM
@@ -8,7 +8,7 @@ from experiments.training.config import LAPTOP_MODEL, SMOKE_MODEL
 
 FIGURE = Figure(
     name="trajectories",
-    title="Adam's trajectories and those of its continuous-time model",
+    title="Trajectories of Adam and of its continuous-time model",
     paper="Fig. 1",
     question=FLOW_FOLLOWS_ADAM,
     decided_by=(
@@ -16,20 +16,21 @@ FIGURE = Figure(
         "flow-tracks-adam-at-3e-4",
         "flow-tracks-adam-at-1e-3",
     ),
-    caption="nanoGPT ({model.num_layers} layers, width {model.width}, context {model.context}) on "
-    "the {corpus} corpus by Adam, (β, γ) = ({b2:g}, {b1:g}), batch {batch}, {num_seeds} seeds, and "
-    "the paper's differential equation from the same weights on the same minibatches, each held "
-    "for a step; dropout off. (a) {num_drawn} parameters chosen at random, as in the paper, at its "
-    "η = {learning_rate:g}, and (b) at the smallest η, one seed. (c) Relative error over at most "
-    "{num_measured} parameters chosen at random, median and range over seeds: of the flow with the "
-    "paper's bias correction, which is the discrete averages', with that of its own averages "
-    "(self-consistent), and the paper's outside of the embedding, most of whose rows belong to "
-    "tokens that never occur and move as one. (d) The same over η, after {compared_steps} steps "
-    "and after equal times Nη, with the regressed slopes' medians. (e) Euler's method, the paper's "
-    "solver, and the exponential integrator of (a-d, f), {substeps} substeps, against one with "
-    "{reference_substeps}; with them the discrete run. (f) The first steps: learning rates "
-    "between the flow and the discrete run. Second page: each drawn parameter of one seed, η = "
-    "{learning_rate:g}, named by its array.",
+    caption="nanoGPT ({model.num_layers} layers, width {model.width}, context {model.context}) is "
+    "trained on the {corpus} corpus by Adam with (β, γ) = ({b2:g}, {b1:g}), batch size {batch}, "
+    "{num_seeds} seeds and no dropout, and the paper's differential equation is solved from the "
+    "same weights on the same minibatches, each held for a step. (a) {num_drawn} parameters chosen "
+    "at random, as in the paper, at its η = {learning_rate:g}, and (b) at the smallest η, one "
+    "seed. (c) Relative error over at most {num_measured} parameters chosen at random, median and "
+    "range over seeds, of the flow with the paper's bias correction, which is that of the discrete "
+    "averages, of the flow with the correction of its own averages (self-consistent), and of the "
+    "paper's flow outside the embedding, most of whose rows belong to tokens that never occur and "
+    "move as one; (d) the same versus η, after {compared_steps} steps and after equal times Nη, "
+    "with the medians of the regressed slopes. (e) Euler's method, which is the paper's solver, "
+    "and the exponential integrator of the other panels with {substeps} substeps, compared with "
+    "{reference_substeps} substeps, and the discrete run; (f) the distance between the flow and "
+    "the discrete run in the first steps, in learning rates. Second page: each drawn parameter of "
+    "one seed at η = {learning_rate:g}, named by its array.",
     presets={
         "smoke": Config(
             model=SMOKE_MODEL,

@@ -1,4 +1,4 @@
-"""What the paper says of its continuous-time model beside the discrete run, as rules."""
+"""The paper's claims about its continuous-time model versus the discrete run, as rules."""
 
 from functools import partial
 
@@ -10,12 +10,12 @@ from experiments.core.stats import Estimate, every_median, median_over_seeds
 
 
 def _at_rate(values: xr.DataArray, rate: float) -> Estimate:
-    """The median over seeds at this learning rate; nothing where it was not run."""
+    """Return the median over seeds at this learning rate; nothing if it was not run."""
     return every_median(values[np.isclose(values.learning_rate, rate)])
 
 
 def _euler_over_distance(run: xr.Dataset, substeps: int) -> Estimate:
-    """Euler's error over the flow's distance to the discrete run; nothing at other K."""
+    """Return Euler's error over the flow's distance to the discrete run; nothing for other K."""
     ratio = run.euler_over_distance
     return every_median(ratio[(ratio.substeps == substeps).values])
 
@@ -28,20 +28,20 @@ CLAIMS: tuple[Claim, ...] = (
             id=f"flow-tracks-adam-at-{name}",
             section="§2.2, Fig. 1",
             statement="The continuous-time trajectory closely agrees with the discrete-time one, "
-            f"here at η = {name}.",
+            f"at η = {name}.",
             quantity="‖θ_discrete - θ_flow‖ / ‖θ_flow - θ_0‖ after 100 steps: median over seeds",
             statistic=lambda run, rate=rate: _at_rate(
                 run.compared.sel(at="steps", flow="paper", group="all"), rate
             ),
             accept=(0.0, 0.1),
-            reason="Curves apart by a tenth of how far they have come are seen as two.",
+            reason="Curves a tenth of their displacement apart are seen as two.",
             corrected_by="flow-tracks-adam-at-1e-4" if correction else "",
             correction=correction,
         )
         for name, rate, correction in (
             ("1e-4", 1e-4, ""),
             ("3e-4", 3e-4, ""),
-            ("1e-3", 1e-3, "Their distance grows like η: say it with η, a picture hides it."),
+            ("1e-3", 1e-3, "Their distance grows like η. Quote it with η; a picture hides it."),
         )
     ),
     *(
@@ -54,7 +54,7 @@ CLAIMS: tuple[Claim, ...] = (
                 run.order.sel(at=at, flow="paper", group="all")
             ),
             accept=(0.8, 1.2),
-            reason="One, and a fifth for the next order over a decade of η.",
+            reason="The slope is 1; a fifth is allowed for the next order over a decade of η.",
         )
         for name, at, what in (
             ("in-time", "time", "at a given time Nη"),
@@ -65,13 +65,13 @@ CLAIMS: tuple[Claim, ...] = (
         id="self-consistent-correction-halves-the-early-distance",
         section="§2.2, App. B",
         statement="With the bias correction of its own averages the flow is at most half as far "
-        "from the first discrete steps as with the discrete averages' correction, the paper's.",
+        "from the first discrete steps as with the paper's, which is the discrete averages'.",
         quantity="distance to the discrete run after 10 steps over that of the paper's flow: "
-        "median over seeds at each η, ends of any η's interval",
+        "median over seeds at each η, lowest and highest end of their intervals",
         statistic=lambda run: every_median(run.early_ratio),
         accept=(0.0, 0.5),
-        reason="Ten steps are the memory of m, 1/(1-γ); a half is what a sketch found.",
-        correction="It is nearer there, by less than a half.",
+        reason="Ten steps are the memory of m, 1/(1-γ); a half is a sketch's estimate.",
+        correction="It is nearer there, but by less than a half.",
     ),
     claim(
         id="euler-with-100-substeps-suffices",
@@ -82,7 +82,7 @@ CLAIMS: tuple[Claim, ...] = (
         "at η = 1e-3, K = 100: median over seeds",
         statistic=lambda run: _euler_over_distance(run, 100),
         accept=(0.0, 0.1),
-        reason="An error of the solver that is a tenth of what is measured moves no conclusion.",
-        correction="Small errors grow along a trajectory: check them at its end.",
+        reason="A solver error of a tenth of what is measured changes no conclusion.",
+        correction="Small errors grow along a trajectory, so check them at its end.",
     ),
 )

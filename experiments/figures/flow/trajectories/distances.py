@@ -1,4 +1,4 @@
-"""Adam's discrete run and flows from the same weights on the same minibatches, how far apart."""
+"""Distances between Adam's discrete run and flows from the same weights on the same minibatches."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,19 +14,19 @@ from experiments.training.tasks import Task
 from kadam_jax import kadam, solve_flow
 
 GROUPS = ("all", "rest", "drawn")
-"""Parameters that distances are taken over: all measured ones, those of them outside of the
-embedding, whose rows of unused tokens move as one; those that are drawn."""
+"""Parameters that distances are taken over: all measured ones; those outside the embedding, whose
+rows of unused tokens move as one; and those that are drawn."""
 
 
 def leaf_names(params: Any) -> np.ndarray:
-    """For every parameter the array that it stands in."""
+    """Return, for every parameter, the name of the array that holds it."""
     leaves = jax.tree_util.tree_leaves_with_path(params)
     names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves]
     return np.repeat(names, [leaf.size for _, leaf in leaves])
 
 
 def places(params: Any, num: int) -> np.ndarray:
-    """Where `num` parameters stand, one at random in each of `num` equal stretches of all.
+    """Draw `num` parameters' places, one at random in each of `num` equal stretches.
 
     >>> places({"a": np.zeros(60), "b": np.zeros((8, 5))}, 5) // 20
     array([0, 1, 2, 3, 4])
@@ -41,7 +41,7 @@ def places(params: Any, num: int) -> np.ndarray:
 def flow_distances(
     task: Task,
     solvers: Mapping[str, Mapping[str, Any]],
-    centre: str,
+    center: str,
     *,
     num_steps: int,
     num_drawn: int,
@@ -50,15 +50,15 @@ def flow_distances(
     b2: ArrayLike,
     eps: ArrayLike,
 ) -> Callable[[Mapping[str, jax.Array]], dict[str, jax.Array]]:
-    """The discrete run and flows of one member, and their distances from one of these processes.
+    """Return a member function: the discrete run, flows, and their distances from one of these.
 
     Args:
-      task: What is trained; dropout is off.
-      solvers: Options of `solve_flow` by the flow's name.
-      centre: The name that distances are taken from; the discrete run's is "discrete".
+      task: The training task; dropout is off.
+      solvers: Options of `solve_flow`, by the flow's name.
+      center: The name that distances are taken from; the discrete run's is "discrete".
       num_steps: Optimizer steps; static.
       num_drawn: Parameters whose trajectories are kept.
-      num_measured: Parameters that distances are taken over, all if there are no more.
+      num_measured: Parameters that distances are taken over; all if there are no more.
       b1: γ.
       b2: β.
       eps: ε.
@@ -66,7 +66,7 @@ def flow_distances(
     Returns:
       A function of a member (`learning_rate`, `seed`) to arrays with a leading axis of processes,
       the discrete run and then the flows: `moved`, θ - θ_0 of the drawn parameters, (num_processes,
-      num_steps + 1, num_drawn); and over `GROUPS` the root mean squares `distance` from the centre
+      num_steps + 1, num_drawn); and over `GROUPS` the root mean squares `distance` from the center
       and `displacement` from θ_0, (num_processes, num_groups, num_steps + 1).
     """
 
@@ -119,7 +119,7 @@ def flow_distances(
         moved = theta - theta[:, :1]
         return {
             "moved": moved[..., : len(drawn)],
-            "distance": root_mean_squares(theta - processes[centre][None]),
+            "distance": root_mean_squares(theta - processes[center][None]),
             "displacement": root_mean_squares(moved),
         }
 

@@ -1,4 +1,4 @@
-"""How Adam's trajectories are drawn next to their continuous-time model's (Fig. 1, its checks)."""
+"""Plots of trajectories of Adam and of its continuous-time model (Fig. 1 and its checks)."""
 
 import json
 from types import SimpleNamespace
@@ -15,16 +15,16 @@ PROCESSES = {
     "paper": ("flow, paper's bias correction", {"color": "tab:red", "linestyle": "--"}),
     "self-consistent": ("flow, self-consistent", {"color": "tab:blue", "linestyle": ":"}),
 }
-"""Label and line where one parameter has a panel."""
+"""Labels and lines where each parameter has a panel."""
 FLOWS = {"paper": ("paper's bias correction", "-"), "self-consistent": ("self-consistent", "--")}
-"""Label and line where colours tell learning rates apart."""
+"""Labels and lines where colors tell learning rates apart."""
 AT = {"steps": ("o", "tab:red"), "time": ("s", "tab:blue")}
-"""Marker and colour of what is equal between learning rates."""
+"""Markers and colors by what is equal between learning rates."""
 EARLY_STEPS = 30
 
 
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
-    """The paper's panel and its checks; then every drawn parameter."""
+    """Draw the paper's panel and its checks; then every drawn parameter."""
     canvas, grid = plotting.canvas(14, 8, nrows=2, ncols=3)
     panels = (_paper, _smallest, _errors, _orders, _solvers, _early)
     plotting.draw_panels(grid, dataset, panels)
@@ -45,11 +45,11 @@ def _smallest(panel: axes.Axes, data: xr.Dataset) -> str:
 
 def _trajectories(panel: axes.Axes, data: xr.Dataset, rate: float) -> str:
     first = data.sel(learning_rate=rate, step=slice(data.solver_step[-1])).isel(seed=0)
-    colours = plotting.matplotlib.colormaps["tab20"].colors
+    colors = plotting.matplotlib.colormaps["tab20"].colors
     for place in range(first.sizes["parameter"]):
         for process, style in (("discrete", "-"), ("paper", "--")):
             line = first.moved.sel(process=process).isel(parameter=place)
-            panel.plot(first.step, line, style, color=colours[place % len(colours)], linewidth=1)
+            panel.plot(first.step, line, style, color=colors[place % len(colors)], linewidth=1)
     panel.set(xlabel="step n = t/η", ylabel="θ - θ₀")
     panel.plot([], [], "-", color="0.3", label="discrete")
     panel.plot([], [], "--", color="0.3", label="flow, paper's bias correction")
@@ -59,12 +59,12 @@ def _trajectories(panel: axes.Axes, data: xr.Dataset, rate: float) -> str:
 
 def _errors(panel: axes.Axes, data: xr.Dataset) -> str:
     lines = [("all", flow, line, label) for flow, (label, line) in FLOWS.items()]
-    lines.append(("rest", "paper", ":", "paper's, without the embedding"))
+    lines.append(("rest", "paper", ":", "paper's, outside the embedding"))
     later = data.error.isel(step=slice(1, None))
     for group, flow, line, label in lines:
-        for rate, colour in _by_rate(data):
+        for rate, color in _by_rate(data):
             by_seed = later.sel(group=group, flow=flow, learning_rate=rate)
-            plotting.seed_band(panel, by_seed.step, by_seed, color=colour, linestyle=line)
+            plotting.seed_band(panel, by_seed.step, by_seed, color=color, linestyle=line)
         panel.plot([], [], line, color="0.3", label=label)
     _rate_labels(panel, data)
     panel.set(xscale="log", yscale="log", xlabel="step n", ylabel="relative error")
@@ -74,15 +74,15 @@ def _errors(panel: axes.Axes, data: xr.Dataset) -> str:
 
 def _orders(panel: axes.Axes, data: xr.Dataset) -> str:
     rates = data.learning_rate.values
-    for at, (marker, colour) in AT.items():
+    for at, (marker, color) in AT.items():
         first = data.steps.sel(at=at)[0].item()
         which = f"N = {first}" if at == "steps" else f"Nη = {first * rates[0]:g}"
         for flow, (label, line) in FLOWS.items():
             by_seed = data.compared.sel(at=at, flow=flow, group="all")
             order = data.order.sel(at=at, flow=flow, group="all").median().item()
-            face = colour if flow == "paper" else "white"
+            face = color if flow == "paper" else "white"
             shift = 1.03 if at == "time" else 1.0
-            style = {"color": colour, "bar": colour, "linestyle": line, "marker": marker}
+            style = {"color": color, "bar": color, "linestyle": line, "marker": marker}
             style |= {"markerfacecolor": face, "markersize": 5}
             label = f"{which}, {label}: slope {order:.2f}"
             plotting.seed_dots(panel, shift * rates, by_seed, label=label, **style)
@@ -100,10 +100,10 @@ def _solvers(panel: axes.Axes, data: xr.Dataset) -> str:
     discrete = data.error.sel(group="all", flow="paper", learning_rate=settings.learning_rate)
     discrete = discrete.sel(step=data.solver_step.values).isel(step=later)
     plotting.seed_band(panel, discrete.step, discrete, color="black", label="discrete run")
-    colours = _colours("plasma", data.sizes["substeps"], 0.1, 0.8)
-    for by_seed, colour in zip(data.euler_error, colours, strict=True):
+    colors = _colors("plasma", data.sizes["substeps"], 0.1, 0.8)
+    for by_seed, color in zip(data.euler_error, colors, strict=True):
         label = f"Euler, K = {by_seed.substeps:d}"
-        style = {"color": colour, "label": label}
+        style = {"color": color, "label": label}
         plotting.seed_band(panel, data.solver_step[later], by_seed[:, later], **style)
     label = f"exponential, {settings.substeps} substeps"
     style = {"color": "tab:green", "linestyle": "--", "label": label}
@@ -117,9 +117,9 @@ def _solvers(panel: axes.Axes, data: xr.Dataset) -> str:
 def _early(panel: axes.Axes, data: xr.Dataset) -> str:
     early = data.distance.sel(step=slice(EARLY_STEPS))
     for flow, (label, line) in FLOWS.items():
-        for rate, colour in _by_rate(data):
+        for rate, color in _by_rate(data):
             by_seed = early.sel(flow=flow, learning_rate=rate)
-            plotting.seed_band(panel, by_seed.step, by_seed, color=colour, linestyle=line)
+            plotting.seed_band(panel, by_seed.step, by_seed, color=color, linestyle=line)
         panel.plot([], [], line, color="0.3", label=label)
     _rate_labels(panel, data)
     panel.set(xlabel="step n", ylabel="root mean square of θ_discrete - θ_flow, in η")
@@ -128,23 +128,23 @@ def _early(panel: axes.Axes, data: xr.Dataset) -> str:
     return "the first steps"
 
 
-def _colours(name: str, num: int, first: float, last: float) -> list[tuple[float, ...]]:
+def _colors(name: str, num: int, first: float, last: float) -> list[tuple[float, ...]]:
     return list(map(tuple, plotting.matplotlib.colormaps[name](np.linspace(first, last, num))))
 
 
 def _by_rate(data: xr.Dataset) -> list[tuple[float, tuple[float, ...]]]:
-    """Learning rates and their colours."""
+    """Return learning rates and their colors."""
     rates = data.learning_rate.values.tolist()
-    return list(zip(rates, _colours("viridis", len(rates), 0.85, 0), strict=True))
+    return list(zip(rates, _colors("viridis", len(rates), 0.85, 0), strict=True))
 
 
 def _rate_labels(panel: axes.Axes, data: xr.Dataset) -> None:
-    for rate, colour in _by_rate(data):
-        panel.plot([], [], color=colour, label=f"η = {rate:g}")
+    for rate, color in _by_rate(data):
+        panel.plot([], [], color=color, label=f"η = {rate:g}")
 
 
 def _parameters(data: xr.Dataset) -> figure.Figure:
-    """Small multiples of one seed, each on its own scale."""
+    """Draw small multiples of one seed, each on its own scale."""
     canvas, panels = plotting.small_multiples(data.sizes["parameter"], 4, 11, 2.1, sharex=True)
     first = data.sel(learning_rate=_settings(data).learning_rate).isel(seed=0)
     for place, panel in enumerate(panels):

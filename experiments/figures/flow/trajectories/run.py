@@ -1,4 +1,4 @@
-"""Adam's trajectories next to those of its continuous-time model (Fig. 1), and how far they part.
+"""Trajectories of Adam and of its continuous-time model, and how far they part (Fig. 1).
 
 Both start from the same weights and see the same minibatches, each held for a step, without
 dropout. The paper shows sixteen parameters at one learning rate.
@@ -34,21 +34,21 @@ Solvers = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class Config(TrainingConfig):
-    """What is trained and solved.
+    """The training setup, and the flows that are solved.
 
     Attributes:
       learning_rate: η of the paper's panel and of Euler's method; one of learning_rates.
-      learning_rates: η that the agreement is compared over, rising.
+      learning_rates: Values of η at which the agreement is compared, rising.
       b1: γ.
       b2: β.
       num_drawn: Parameters whose trajectories are drawn, chosen at random.
       num_measured: Parameters that distances are taken over, chosen at random; all if there are no
         more.
-      compared_steps: Steps N after which learning rates are compared, and of Euler's method.
+      compared_steps: Steps N after which learning rates are compared; also Euler's number of steps.
       early_steps: Steps after which the bias corrections are compared.
-      substeps: Substeps in a step of the exponential integrator.
-      reference_substeps: Its substeps where Euler's error and its own are taken.
-      euler_substeps: K of the paper's solver.
+      substeps: Substeps of the exponential integrator in a step.
+      reference_substeps: Its substeps in the reference for Euler's error and its own.
+      euler_substeps: Values of K of the paper's solver.
     """
 
     num_steps: int = 200
@@ -70,8 +70,8 @@ class Config(TrainingConfig):
         rule = f"learning_rate must be one of learning_rates={rates}"
         require(self.learning_rate in rates, rule, self.learning_rate)
         rule = (
-            f"num_steps must last at the smallest of learning_rates={rates} as long as one step "
-            "at the largest"
+            f"num_steps at the smallest of learning_rates={rates} must last at least as long as "
+            "one step at the largest"
         )
         require(min(self.steps_at_equal_time) >= 1, rule, self.num_steps)
         for name in ("compared_steps", "early_steps"):
@@ -81,7 +81,7 @@ class Config(TrainingConfig):
 
     @property
     def steps_at_equal_time(self) -> tuple[int, ...]:
-        """N of each learning rate at which Nη is what the smallest one comes to."""
+        """For each learning rate, the N at which Nη is that of the smallest one at the end."""
         time = self.num_steps * self.learning_rates[0]
         return tuple(round(time / rate) for rate in self.learning_rates)
 
@@ -104,14 +104,14 @@ class Config(TrainingConfig):
 
 
 def compute(config: Config, run: Run) -> xr.Dataset:
-    """A sweep over learning rates and one of solvers; then `analyse`."""
+    """Run a sweep over learning rates and one over solvers, and `analyze` them."""
     task = language_task(config.model, run.corpus, config.batch)
 
-    def sweep(name, num_steps, solvers, centre, rates):
+    def sweep(name, num_steps, solvers, center, rates):
         fn = flow_distances(
             task,
             solvers,
-            centre,
+            center,
             num_steps=num_steps,
             num_drawn=config.num_drawn,
             num_measured=config.num_measured,
@@ -127,23 +127,23 @@ def compute(config: Config, run: Run) -> xr.Dataset:
     by_solver = sweep("solvers", config.compared_steps, config.solvers, "reference", [rate])
     params, _ = jax.eval_shape(task.init, jax.random.key(0))
     leaves = leaf_names(params)[places(params, config.num_drawn)]
-    return analyse(config, leaves, by_rate, by_solver)
+    return analyze(config, leaves, by_rate, by_solver)
 
 
-def analyse(
+def analyze(
     config: Config,
     leaves: np.ndarray,
     by_rate: Mapping[str, np.ndarray],
     by_solver: Mapping[str, np.ndarray],
 ) -> xr.Dataset:
-    """Trajectories, relative errors and what they depend on.
+    """Compute trajectories, relative errors and what these depend on.
 
     Args:
-      config: Names the members.
-      leaves: The array that each drawn parameter stands in.
-      by_rate: What `flow_distances` gives for `config.flows` with the discrete run as the centre,
+      config: The configuration, which determines the members.
+      leaves: The array that holds each drawn parameter.
+      by_rate: What `flow_distances` returns for `config.flows` with the discrete run as the center,
         each (num_rates, num_seeds, num_processes, ...).
-      by_solver: The same for `config.solvers` with the reference as the centre, one learning rate.
+      by_solver: The same for `config.solvers` with the reference as the center, one learning rate.
 
     Returns:
       The figure's dataset.
@@ -181,7 +181,7 @@ def analyse(
             ),
             "compared": named(
                 (("at", "learning_rate", "group", "flow", "seed"), compared),
-                "relative error after equal numbers of steps, or equal times",
+                "relative error after equal numbers of steps or equal times",
             ),
             "order": named(
                 (("at", "group", "flow", "seed"), _slope(np.log(rates), np.log(compared))),
@@ -189,22 +189,22 @@ def analyse(
             ),
             "early_ratio": named(
                 (of_flow[1:], early[1] / early[0]),
-                "self-consistent flow's distance over the paper's, after early_steps",
+                "distance of the self-consistent flow over that of the paper's, after early_steps",
             ),
             "exponential_error": named(
                 (("seed", "solver_step"), of_exponential),
-                "distance to the reference over ‖θ_flow - θ_0‖, of (a-d, f)",
+                "distance of the exponential integrator to the reference over ‖θ_flow - θ_0‖",
             ),
             "euler_error": named(
                 (("substeps", "seed", "solver_step"), np.array(of_euler)),
-                "distance to the reference over ‖θ_flow - θ_0‖",
+                "distance of Euler's method to the reference over ‖θ_flow - θ_0‖",
             ),
             "euler_over_distance": named(
                 (
                     ("substeps", "seed"),
                     (of_euler / to_discrete)[..., -1],
                 ),
-                "the same over the discrete run's, after compared_steps",
+                "distance of Euler's method to the reference over the discrete run's, at the end",
             ),
         },
         {
@@ -215,14 +215,14 @@ def analyse(
             ),
             "group": named(
                 ("group", list(GROUPS)),
-                "parameters: all measured, those of them outside of the embedding, drawn",
+                "parameters: all measured, measured ones outside the embedding, drawn",
             ),
             "learning_rate": named(("learning_rate", rates), "η"),
             "seed": np.array(config.seeds),
             "step": named(
                 ("step", np.arange(config.num_steps + 1)), "optimizer steps done, n", "step"
             ),
-            "leaf": named(("parameter", leaves), "array that a drawn parameter stands in"),
+            "leaf": named(("parameter", leaves), "array that holds a drawn parameter"),
             "at": named(("at", ["steps", "time"]), "what is equal between learning rates"),
             "steps": named(
                 (("at", "learning_rate"), steps),
@@ -244,18 +244,18 @@ def analyse(
 
 
 def _ratio(distance: np.ndarray, displacement: np.ndarray) -> np.ndarray:
-    """NaN where nothing has moved, at n = 0."""
+    """Divide; NaN where nothing has moved, at n = 0."""
     return distance / np.where(displacement > 0, displacement, np.nan)
 
 
 def _slope(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Of the least-squares line through y, x along its second axis."""
+    """Fit the slope of the least-squares line through y, x along its second axis."""
     x = x - x.mean()
     return np.einsum("r,ar...->a...", x, y) / (x @ x)
 
 
 def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
-    """The numbers that the report states."""
+    """Return the numbers that the report states."""
     last = data.solver_step[-1].item()
     compared, order = data.compared.sel(at="steps"), data.order.sel(group="all")
     stated = {
@@ -276,7 +276,7 @@ def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
         **{
             f"early_ratio_{rate:g}": (
                 data.early_ratio.sel(learning_rate=rate),
-                f"self-consistent over paper's early distance, η = {rate:g}",
+                f"early distance, self-consistent over the paper's, η = {rate:g}",
             )
             for rate in data.learning_rate.values
         },

@@ -1,6 +1,6 @@
 """Queries and keys of all heads: the weights of nanoGPT that qk-norm makes scale-invariant (§4.1).
 
-A tree is nanoGPT's parameters, or gradients or updates of these. A leaf "qkv" is (width, 3, heads,
+A tree is nanoGPT's parameters, their gradients or their updates. A leaf "qkv" is (width, 3, heads,
 head_size), queries first, then keys, then values.
 """
 
@@ -15,30 +15,30 @@ from models.nanogpt import query_key_slices
 
 
 def stacked(tree: Mapping[str, Any]) -> jax.Array:
-    """Every head's query and key matrix, (num_slices, width, head_size)."""
+    """Return every head's query and key matrix, (num_slices, width, head_size)."""
     return jnp.stack(list(query_key_slices(tree).values()))
 
 
 def inner(a: jax.Array, b: jax.Array) -> jax.Array:
-    """⟨a, b⟩ of every slice, (num_slices,)."""
+    """Return ⟨a, b⟩ of every slice, (num_slices,)."""
     return jnp.sum(a * b, axis=(1, 2))
 
 
 def others(tree: Mapping[str, Any]) -> list[jax.Array]:
-    """All that is neither query nor key."""
+    """Return everything that is neither a query nor a key."""
     leaves = jax.tree.leaves_with_path(tree)
     return [leaf[:, 2] if _is_qkv(path) else leaf for path, leaf in leaves]
 
 
 def scaled(tree: Mapping[str, Any], factor: jax.Array | float) -> Any:
-    """The tree with all queries and keys multiplied; under qk-norm the loss stays what it is."""
+    """Multiply all queries and keys by a factor; under qk-norm the loss does not change."""
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: leaf.at[:, :2].multiply(factor) if _is_qkv(path) else leaf, tree
     )
 
 
 def on_queries_and_keys(stage: optax.GradientTransformation) -> optax.GradientTransformation:
-    """`stage` for queries and keys, leaves (width, 2, heads, head_size), nothing for all else."""
+    """Apply `stage` to queries and keys only, as leaves (width, 2, heads, head_size)."""
 
     def take(tree):
         return {layer: block["attention"]["qkv"][:, :2] for layer, block in tree["blocks"].items()}
@@ -57,7 +57,7 @@ def on_queries_and_keys(stage: optax.GradientTransformation) -> optax.GradientTr
 def observed(
     recorder: optax.GradientTransformation, pick: Callable[[Any], Any] = stacked
 ) -> optax.GradientTransformation:
-    """`recorder`, which leaves updates alone, for what `pick` takes from updates and parameters."""
+    """Feed what `pick` takes from updates and parameters to `recorder`; leave updates unchanged."""
 
     def update(updates, state, params=None):
         return updates, recorder.update(pick(updates), state, pick(params))[1]
@@ -66,7 +66,7 @@ def observed(
 
 
 def without_qk_norm(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a network with qk-norm for one without."""
+    """Turn the parameters of a network with qk-norm into those of one without."""
     kept = ("qkv", "out")
     blocks = {
         layer: {**block, "attention": {name: block["attention"][name] for name in kept}}

@@ -29,7 +29,7 @@ def data():
     return dataset
 
 
-def test_layers_are_those_that_the_paper_draws(data):
+def test_layers_are_those_in_the_papers_figure(data):
     drawn = "image conv conv pool conv conv sum conv pool conv pool conv conv sum pool linear"
     names = {"convolution": "conv", "max-pool": "pool"}
     kinds = data.kind.values.tolist()
@@ -40,7 +40,7 @@ def test_layers_are_those_that_the_paper_draws(data):
     assert (16 * data.channels).values.tolist() == channels
 
 
-def test_a_sum_takes_the_layer_before_and_the_pooling_two_convolutions_back(data):
+def test_sums_add_the_layer_before_and_the_block_input(data):
     for place in np.flatnonzero(data.kind == "sum"):
         assert data.first_input[place] == place - 1
         assert data.second_input[place] == place - 3
@@ -50,8 +50,8 @@ def test_a_sum_takes_the_layer_before_and_the_pooling_two_convolutions_back(data
     assert (others.second_input == -1).all()
 
 
-def test_parameters_are_the_paper_networks_own():
-    """Of width 1, without running it."""
+def test_parameters_are_those_of_the_papers_network():
+    """This is at width 1, without running the network."""
     model = nnx.eval_shape(lambda: CNN(CNNConfig(), rngs=nnx.Rngs(0)))
     assert num_parameters(model) == 6_575_370
 
@@ -65,8 +65,8 @@ def test_layers_have_all_parameters(data):
         assert at.num_parameters == (9 * before + 3) * at.channels
 
 
-def test_a_network_wired_otherwise_is_drawn_otherwise():
-    """The first residual sum left out, and one that cannot be found."""
+def test_a_differently_wired_network_is_drawn_differently():
+    """One network lacks the first residual sum, and one has an input that cannot be found."""
     images = jax.random.normal(jax.random.key(0), (1, *IMAGE_SHAPE))
 
     def pass_with(combine):
@@ -90,7 +90,7 @@ def test_a_network_wired_otherwise_is_drawn_otherwise():
         find_layers(model, images)
 
 
-def test_everything_is_labelled_and_drawn_from_the_dataset_alone(data):
+def test_everything_is_labeled_and_plots_need_only_the_dataset(data):
     for variable in data.variables.values():
         assert variable.attrs["long_name"]
         assert variable.attrs["units"]

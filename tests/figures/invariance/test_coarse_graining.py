@@ -52,8 +52,8 @@ def test_the_first_run_is_adams(data, task):
     np.testing.assert_allclose(run.trajectory[-1], slices[kept], rtol=1e-3, atol=1e-6)
 
 
-def test_coarse_graining_gives_each_query_and_key_matrix_one_second_moment(task):
-    """One step from nothing: u is g over the root mean square of its slice, elsewhere its sign."""
+def test_each_query_and_key_matrix_shares_one_second_moment(task):
+    """In the first step u is g over the root mean square of its slice; elsewhere it is ±1."""
 
     @jax.jit
     def at_the_start():
@@ -74,7 +74,7 @@ def test_coarse_graining_gives_each_query_and_key_matrix_one_second_moment(task)
         np.testing.assert_allclose(abs(u["up"]), TINY.learning_rate, rtol=1e-4)
 
 
-def test_runs_start_together_and_only_the_control_sees_other_batches(data):
+def test_only_the_control_sees_other_batches(data):
     first = data.loss.isel(step=0)
     assert (first.sel(run="coarse") == first.sel(run="adam")).all()
     assert (first.sel(run="reordered") != first.sel(run="adam")).all()
@@ -97,7 +97,7 @@ def test_distances_are_norms_of_both_parts(task):
     )
 
 
-def test_everything_is_labelled_and_drawn_from_the_dataset_alone(data):
+def test_everything_is_labeled_and_plots_need_only_the_dataset(data):
     for name in data.variables:
         assert data[name].attrs["long_name"]
         assert "units" in data[name].attrs
@@ -116,13 +116,13 @@ def test_everything_is_labelled_and_drawn_from_the_dataset_alone(data):
         ({"num_parameters": 0}, "num_parameters must be at least 1, got 0"),
     ],
 )
-def test_what_cannot_be_computed_is_refused(change, message):
+def test_an_invalid_configuration_is_refused(change, message):
     with pytest.raises(ConfigError, match=message):
         dataclasses.replace(TINY, **change)
 
 
 def synthetic(apart=0.05, control=0.5, harm=0.0, spread=0.0):
-    """A dataset in which the runs end so far apart, `spread` the seeds' range around it."""
+    """Make a dataset in which the runs end `apart`, with `spread` as the range over seeds."""
     seeds = np.linspace(-1, 1, 9)
     distance = np.zeros((9, 1, 3, 2))
     distance[:, 0, 1] = (apart * (1 + spread * seeds))[:, None]
@@ -140,7 +140,7 @@ def synthetic(apart=0.05, control=0.5, harm=0.0, spread=0.0):
     return data
 
 
-# What supports a claim, what refutes it, and what does neither.
+# Data that support a claim, refute it and do neither.
 CASES = {
     "coarse-graining-trajectories-agree": ({}, {"apart": 0.5}, {"apart": 0.1, "spread": 0.2}),
     "coarse-graining-less-than-data-order": ({}, {"apart": 0.9}, {"apart": 0.5, "spread": 0.2}),

@@ -88,7 +88,7 @@ def test_both_passes_are_the_same_to_the_bit(data):
     assert (data.repeat_error == 0).all()
 
 
-def test_of_orthogonal_noise_the_mean_product_is_what_each_gradient_left_in_the_weights():
+def test_with_orthogonal_noise_the_mean_is_each_gradients_part():
     steps, late = 400, np.s_[1, 100:]  # of the second pass
 
     def tree(qkv):
@@ -120,13 +120,13 @@ def test_of_orthogonal_noise_the_mean_product_is_what_each_gradient_left_in_the_
     np.testing.assert_allclose(products["cosine"][late].mean(), expected[100:].mean(), rtol=0.1)
 
 
-def test_own_gradients_are_orthogonal_under_qk_norm_alone(data):
+def test_own_gradients_are_orthogonal_only_under_qk_norm(data):
     cosines = abs(data.own_cosine)
     assert cosines.sel(network="no_qk_norm").max() > 100 * cosines.sel(network="qk_norm").max()
     assert abs(data.exact_cosine).max() < 1e-4
 
 
-def test_everything_is_labelled_and_the_numbers_have_intervals(data):
+def test_everything_is_labeled_and_numbers_have_intervals(data):
     for name in data.variables:
         assert data[name].attrs["long_name"]
         assert "units" in data[name].attrs
@@ -137,7 +137,7 @@ def test_everything_is_labelled_and_the_numbers_have_intervals(data):
         assert low <= value <= high
 
 
-def test_it_is_drawn_from_the_dataset_alone(data):
+def test_plots_need_only_the_dataset(data):
     (canvas,) = figure.plot.plot(data).values()
     assert len(canvas.axes) == 6
     for panel in canvas.axes:
@@ -152,7 +152,7 @@ def test_more_exact_steps_than_steps_are_refused():
 
 
 def synthetic(qk=0.01, plain=0.1, end=0.0, own=1e-6, radial=0.01, share=1.0, spread=0.0):
-    """A dataset in which the sizes that claims read are these, within `spread` over seeds."""
+    """Make a dataset in which the sizes that claims read are these, within `spread` over seeds."""
     seeds = 1 + spread * np.linspace(-1, 1, 9)
     shape = (2, 9, 100, 4)
     level = np.array([qk, plain])[:, None, None, None] * seeds[:, None, None]
@@ -177,7 +177,7 @@ def synthetic(qk=0.01, plain=0.1, end=0.0, own=1e-6, radial=0.01, share=1.0, spr
     return data.assign_attrs(config=to_json(figure.FIGURE.presets["laptop"]))
 
 
-# What supports a claim, what refutes it and, where seeds can differ, what does neither.
+# Data that support a claim, refute it and, where seeds can differ, do neither.
 CASES = {
     "inner-products-less-with-qk-norm": ({}, {"qk": 0.09}),
     "inner-products-vanish-towards-the-end": ({}, {"end": 1.0}),

@@ -16,7 +16,7 @@ from experiments.data import byte_corpus
 from experiments.figures.invariance.norm_dynamics import FIGURE
 from experiments.figures.invariance.norm_dynamics.claims import CLAIMS
 from experiments.figures.invariance.norm_dynamics.plot import plot
-from experiments.figures.invariance.norm_dynamics.run import FORMS, Config, analyse, compute
+from experiments.figures.invariance.norm_dynamics.run import FORMS, Config, analyze, compute
 from experiments.training.tasks import language_task
 from kadam_jax.flow import solve_flow
 from kadam_jax.invariance import momentum_factor
@@ -56,7 +56,7 @@ def squared_norms(tree):
 
 @jax.jit
 def adamw_step(params, mu, nu, n, run_key, weight_decay):
-    """Parameters, m, v and u after step n of AdamW as Algorithm 1 has it, on matrices decayed."""
+    """Do step n of AdamW by Algorithm 1, with decay on matrices; return parameters, m, v and u."""
     rate, b1, b2 = CONFIG.learning_rate, CONFIG.b1, CONFIG.b2
     sample_key, dropout_key = jax.random.split(jax.random.fold_in(run_key, n))
     batch = TASK.sample(sample_key)
@@ -75,7 +75,7 @@ def adamw_step(params, mu, nu, n, run_key, weight_decay):
 
 
 def by_hand(seed, weight_decay, scale):
-    """‖W_n‖², and Theorem 2's sum as printed, for all slices, (num_slices, num_steps + 1)."""
+    """Return ‖W_n‖² and Theorem 2's sum as printed for all slices, (num_slices, num_steps + 1)."""
     init_key, run_key = jax.random.split(jax.random.key(seed))
     params, _ = jax.jit(TASK.init)(init_key)
     attention = params["blocks"][0]["attention"]
@@ -95,7 +95,7 @@ def by_hand(seed, weight_decay, scale):
 
 
 @pytest.mark.parametrize("decay", [0, 1])
-def test_trajectories_are_those_of_adam_written_out(data, decay):
+def test_trajectories_equal_those_of_adam_written_out(data, decay):
     rate = data.weight_decay[decay].item()
     true, theorem = (x[CONFIG.chosen] for x in by_hand(1, rate, 1.0))
     scaled, _ = (x[CONFIG.chosen] for x in by_hand(1, rate, CONFIG.initial_scale))
@@ -111,12 +111,12 @@ def test_trajectories_are_those_of_adam_written_out(data, decay):
         np.testing.assert_allclose(data.growth_ratio.sel(b1=0.9)[1], ratio, rtol=2e-2)
 
 
-def test_the_full_form_is_an_identity_without_decay_alone(data):
+def test_the_full_form_is_an_identity_only_without_decay(data):
     error = abs(data.full / data.true - 1).isel(step=slice(1, None)).max(("seed", "slice", "step"))
     assert error[0] < 1e-6 < error[1] < 1e-2
 
 
-def test_the_flow_is_that_of_one_member_alone(data):
+def test_the_flow_equals_that_of_a_single_member(data):
     init_key, sample_key = jax.random.split(jax.random.key(1))
     params, _ = jax.jit(TASK.init)(init_key)
     solution = solve_flow(
@@ -134,7 +134,7 @@ def test_the_flow_is_that_of_one_member_alone(data):
     np.testing.assert_allclose(data.flow_share.sel(flow_b1=0.9)[1], share, rtol=1e-2, atol=1e-5)
 
 
-def test_everything_is_labelled_and_has_its_interval(data):
+def test_everything_is_labeled_and_has_its_interval(data):
     for variable in data.variables.values():
         assert variable.attrs["long_name"]
         assert variable.attrs["units"]
@@ -143,7 +143,7 @@ def test_everything_is_labelled_and_has_its_interval(data):
     assert low < value < high
 
 
-def test_the_plots_are_drawn_from_the_dataset_alone_with_labelled_axes(data):
+def test_plots_need_only_the_dataset_and_label_their_axes(data):
     for canvas in plot(data).values():
         canvas.draw_without_rendering()
         drawn = [panel for panel in canvas.axes if panel.axison]
@@ -168,7 +168,7 @@ def test_the_plots_are_drawn_from_the_dataset_alone_with_labelled_axes(data):
         {"initial_scale": 1.0},
     ],
 )
-def test_a_configuration_that_cannot_be_computed_is_refused(bad):
+def test_an_invalid_configuration_is_refused(bad):
     (name,) = bad
     with pytest.raises(ConfigError, match=name):
         dataclasses.replace(CONFIG, **bad)
@@ -180,7 +180,7 @@ LAPTOP = FIGURE.presets["laptop"]
 
 
 def made_up(power=1.0, by=1.0, size=1.0, off=0.0, memory=None, spread=0.0, share=1.0, **forms):
-    """The figure's dataset if ‖W‖² grew by the momentum factor to a power.
+    """Make the dataset that would result if ‖W‖² grew by the momentum factor to a power.
 
     Args:
       power: Of the momentum factor, 0 for Theorem 2.
@@ -213,12 +213,12 @@ def made_up(power=1.0, by=1.0, size=1.0, off=0.0, memory=None, spread=0.0, share
     flow = {"initial": np.ones_like(true), "true": true} | {
         form: forms.get(form, 1.0) * true * seeds[:, 0] for form in FORMS
     }
-    data = analyse(LAPTOP, discrete, flow)
+    data = analyze(LAPTOP, discrete, flow)
     data.attrs["config"] = to_json(LAPTOP)
     return data
 
 
-# What supports a claim, what refutes it and what does neither.
+# Data that support a claim, refute it and do neither.
 CASES = {
     "theorem-2-predicts-the-norm": ({"power": 0}, {}, {"size": 0.16, "spread": 0.3}),
     "theorem-2-predicts-the-growth": ({"power": 0}, {}, {"power": 0, "by": 1.15, "spread": 0.05}),
@@ -243,7 +243,7 @@ def test_every_claim_has_cases():
 
 
 @pytest.mark.parametrize(("claim", "given", "verdict"), verdicts(CLAIMS, CASES))
-def test_a_claim_follows_the_data_and_is_never_decided_at_smoke_scale(claim, given, verdict):
+def test_a_claim_follows_the_data_but_not_at_smoke_scale(claim, given, verdict):
     assert_follows(claim, FIGURE, LAPTOP, made_up(**given), verdict)
 
 

@@ -23,7 +23,7 @@ from experiments.figures.invariance.two_adam_analogy.run import (
     RUNNING_MEAN,
     SECOND_STAGES,
     Config,
-    analyse,
+    analyze,
     compute,
 )
 from experiments.training.tasks import language_task
@@ -54,11 +54,11 @@ def data(tmp_path_factory):
     return dataset
 
 
-# What is trained
+# Training
 
 
 def queries_and_keys(*shape, seed=0):
-    """A tree laid out as nanoGPT's parameters."""
+    """Return a tree laid out like nanoGPT's parameters."""
     random = np.random.default_rng(seed)
     leaves = [random.standard_normal((*shape, *size)) for size in ((4, 3, 2, 5), (4, 4), (7, 4))]
     qkv, out, embedding = (leaf.astype(np.float32) for leaf in leaves)
@@ -73,7 +73,7 @@ def outputs(stage, gradients):
 
 
 @pytest.mark.parametrize("name", SECOND_STAGES)
-def test_second_stages_are_what_they_are_called(name):
+def test_second_stages_match_their_names(name):
     u = queries_and_keys(8)
     b2 = 0.9
     out = outputs(SECOND_STAGES[name](b2, 0.0), u)
@@ -93,8 +93,8 @@ def test_second_stages_are_what_they_are_called(name):
     assert changed == (name == "two_adam_everywhere")
 
 
-def test_two_adam_everywhere_is_2_adam_with_those_decays(data):
-    """At λ = 0, where no weight decays."""
+def test_two_adam_everywhere_equals_kadam_with_those_decays(data):
+    """This is at λ = 0, where no weight decays."""
     task = language_task(TINY, CORPUS, CONFIG.batch)
     with_norm = language_task(dataclasses.replace(TINY, qk_norm=True), CORPUS, CONFIG.batch)
 
@@ -110,7 +110,7 @@ def test_two_adam_everywhere_is_2_adam_with_those_decays(data):
     np.testing.assert_allclose(at, loss, rtol=1e-4)
 
 
-def test_the_layers_run_is_adamw_with_decay_on_queries_and_keys_alone(data):
+def test_the_layers_run_is_adamw_decaying_queries_and_keys(data):
     task = language_task(dataclasses.replace(TINY, qk_norm=True), CORPUS, CONFIG.batch)
     rate, places = 1e-2, np.array([1.0, 1.0, 0.0]).reshape(3, 1, 1)
 
@@ -132,7 +132,7 @@ def test_the_layers_run_is_adamw_with_decay_on_queries_and_keys_alone(data):
     np.testing.assert_allclose(at, loss, rtol=1e-4)
 
 
-def test_arms_begin_with_the_same_weights_and_part(data):
+def test_arms_begin_with_the_same_weights_and_then_differ(data):
     plain = data.loss.sel(arm=list(SECOND_STAGES))
     first, last = plain.isel(step=0), plain.sel(rate=1e-2).isel(step=-1)
     np.testing.assert_allclose(first, first.isel(arm=[0, 0, 0, 0]), rtol=1e-6)
@@ -140,7 +140,7 @@ def test_arms_begin_with_the_same_weights_and_part(data):
         assert (last.sel(arm=arm) != last.sel(arm="adam")).all()
 
 
-# What is made of it
+# Analysis
 
 
 def random_results(config, num_slices=3):
@@ -156,9 +156,9 @@ def random_results(config, num_slices=3):
     )
 
 
-def test_norms_stand_beside_averages_of_the_updates_before_them():
+def test_norms_are_compared_with_averages_of_earlier_updates():
     followed, *losses = random_results(CONFIG)
-    data = analyse(CONFIG, followed, *losses)
+    data = analyze(CONFIG, followed, *losses)
     rate = CONFIG.learning_rate
     for place, decay_rate in enumerate((0.0, 1 / (2 * rate * CONFIG.averaging_steps))):
         keep = 1 / (1 + 2 * decay_rate * rate)
@@ -178,7 +178,7 @@ def test_a_learning_rate_is_chosen_on_the_other_seeds():
     followed, loss, final = random_results(CONFIG)
     final[1, 0, 1] = np.nan  # diverged in all seeds
     final[2, 1, 0, 2] = np.nan  # in one seed
-    data = analyse(CONFIG, followed, loss, final)
+    data = analyze(CONFIG, followed, loss, final)
     for arm in range(len(ARMS)):
         for decay in range(2):
             for seed in range(CONFIG.num_seeds):
@@ -196,7 +196,7 @@ def test_the_coarse_stage_is_a_scale_and_the_run_is_sound(data):
         assert (data[name] > 0).all()
 
 
-def test_everything_is_labelled(data):
+def test_everything_is_labeled(data):
     for variable in data.variables.values():
         assert variable.attrs["long_name"]
         assert variable.attrs["units"]
@@ -205,7 +205,7 @@ def test_everything_is_labelled(data):
     assert data.gain_two_adam_coarse_best_1[0] == pytest.approx(expected)
 
 
-def test_the_plot_is_drawn_from_the_dataset_alone_with_labelled_axes(data):
+def test_the_plot_needs_only_the_dataset_and_labels_its_axes(data):
     for suffix, canvas in plot(data).items():
         canvas.draw_without_rendering()
         for panel in canvas.axes:
@@ -227,7 +227,7 @@ def test_the_plot_is_drawn_from_the_dataset_alone_with_labelled_axes(data):
         {"eval_batches": 0},
     ],
 )
-def test_a_configuration_that_cannot_be_computed_is_refused(bad):
+def test_an_invalid_configuration_is_refused(bad):
     (name,) = bad
     with pytest.raises(ConfigError, match=name.replace("model", "model.qk_norm")):
         dataclasses.replace(CONFIG, **bad)
@@ -239,8 +239,8 @@ LAPTOP = FIGURE.presets["laptop"]
 
 
 def made_up(layer=0.1, stage=0.1, drift=1.0, factor=19.0, cosine=0.99, spread=0.0):
-    """What claims read of the figure's dataset, where the layer gains `layer` nats and every
-    2-Adam `stage`, and the rest is the same in both decays; `spread` is added to all by seed."""
+    """Make what claims read from the figure's dataset. The layer gains `layer` nats and every
+    2-Adam `stage`; the rest is the same for both decays; `spread` is added to all by seed."""
     noise = np.linspace(-spread, spread, LAPTOP.num_seeds)[:, None] * np.ones(2)
     gains = (
         np.array([layer, 0.0, *[stage] * 3])[:, None]
@@ -267,7 +267,7 @@ def made_up(layer=0.1, stage=0.1, drift=1.0, factor=19.0, cosine=0.99, spread=0.
 
 LAYER = ({}, {"layer": -0.1}, {"layer": 0.0, "spread": 0.1})
 RECOVERS = ({"stage": 0.06}, {"stage": 0.04}, {"layer": 0.0, "spread": 0.1})
-# What supports a claim, what refutes it and what does neither.
+# Data that support a claim, refute it and do neither.
 CASES = {
     "norm-scales-like-the-second-stage-with-decay": (
         {},
@@ -303,7 +303,7 @@ def test_every_claim_has_cases():
 
 
 @pytest.mark.parametrize(("claim", "given", "verdict"), verdicts(CLAIMS, CASES))
-def test_a_claim_follows_the_data_and_is_never_decided_at_smoke_scale(claim, given, verdict):
+def test_a_claim_follows_the_data_but_not_at_smoke_scale(claim, given, verdict):
     assert_follows(claim, FIGURE, LAPTOP, made_up(**given), verdict)
 
 

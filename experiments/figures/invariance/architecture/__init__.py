@@ -11,10 +11,10 @@ FIGURE = Figure(
     title="The image classifier's architecture",
     paper="Fig. 10",
     question=SCALE_INVARIANCE,
-    caption="The CNN at {model.width:g} of the paper's width, drawn from the module: each box with "
-    "its output, side × side × channels, and how many parameters it has. Convolutions are 3 × 3 "
-    "with a border of 1 and a bias. What lies between the blocks is found from {num_images} random "
-    "images.",
+    caption="The CNN at {model.width:g} times the paper's width, drawn from the module. Each box "
+    "is labeled with its output, side × side × channels, and its number of parameters. "
+    "Convolutions are 3 × 3 with a padding of 1 and a bias. The connections between the blocks are "
+    "found from {num_images} random images.",
     presets={
         "smoke": Config(model=CNNConfig(width=1 / 16), num_images=1),
         "laptop": Config(),

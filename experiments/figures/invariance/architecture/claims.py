@@ -1,4 +1,4 @@
-"""The paper says nothing of its architecture that a rule could judge."""
+"""The paper says nothing about its architecture that a rule could judge."""
 
 from experiments.core.claims import Claim
 

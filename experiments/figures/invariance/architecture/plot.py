@@ -1,4 +1,4 @@
-"""How the image classifier's layers are drawn."""
+"""Plot of the image classifier's layers."""
 
 import json
 
@@ -7,7 +7,7 @@ from matplotlib import axes, figure, patches
 
 from experiments.core import plot as plotting
 
-COLOURS = {
+COLORS = {
     "image": "0.92",
     "convolution": "#cfe2f3",
     "sum": "white",
@@ -19,7 +19,7 @@ ARROW = dict(arrowstyle="-|>", color="0.3", linewidth=0.8, shrinkA=0, shrinkB=0)
 
 
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
-    """A column of boxes from the image down, arcs for what is added."""
+    """Draw a column of boxes from the image down, with arcs for what is added."""
     num_layers = dataset.sizes["layer"]
     canvas, panel = plotting.canvas(6.4, 0.56 * num_layers + 0.6)
     heights = [-place * (HEIGHT + GAP) for place in range(num_layers)]
@@ -40,13 +40,13 @@ def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
 
 
 def _half(layer: xr.Dataset) -> float:
-    """Half of a box's height; a sum is a circle."""
+    """Return half of a box's height; a sum is a circle."""
     return 0.22 if layer.kind.item() == "sum" else HEIGHT / 2
 
 
 def _box(panel: axes.Axes, layer: xr.Dataset, height: float) -> None:
     kind, side, channels = layer.kind.item(), layer.side.item(), layer.channels.item()
-    style = dict(facecolor=COLOURS[kind], edgecolor="0.3", linewidth=0.8)
+    style = dict(facecolor=COLORS[kind], edgecolor="0.3", linewidth=0.8)
     if kind == "sum":
         panel.add_patch(patches.Circle((0, height), _half(layer), **style))
     else:
@@ -57,8 +57,8 @@ def _box(panel: axes.Axes, layer: xr.Dataset, height: float) -> None:
     panel.text(0, height, layer.description.item(), ha="center", va="center", fontsize=8)
     shape = f"{side} × {side} × {channels}" if side > 1 else f"{channels}"
     number = layer.num_parameters.item()
-    beside = f"{shape}\n{number:,} parameters" if number else shape
-    panel.text(WIDTH / 2 + 0.25, height, beside, ha="left", va="center", fontsize=7.5)
+    label = f"{shape}\n{number:,} parameters" if number else shape
+    panel.text(WIDTH / 2 + 0.25, height, label, ha="left", va="center", fontsize=7.5)
 
 
 def _arrow(panel: axes.Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
@@ -66,7 +66,7 @@ def _arrow(panel: axes.Axes, start: tuple[float, float], end: tuple[float, float
 
 
 def _skip(panel: axes.Axes, start: float, end: float) -> None:
-    """From beside one layer around to a sum."""
+    """Draw a line from the side of a layer around to a sum."""
     left = -WIDTH / 2
     panel.plot([left, left - 0.5, left - 0.5], [start, start, end], "-", color="0.3", linewidth=0.8)
     _arrow(panel, (left - 0.5, end), (-0.22, end))

@@ -1,8 +1,8 @@
 """The image classifier's architecture, read from the model itself (Fig. 10).
 
-Layers, shapes and parameters are those of the module. What happens between its blocks is found by
-running it once on random images: every input is looked for among earlier outputs, pooled, and sums
-of two of them, pooled.
+Layers, shapes and parameters are those of the module. Operations between its blocks are found by
+running it once on random images: every input is looked up among pooled earlier outputs and pooled
+sums of two of them.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from experiments.core.store import named
 from models.cnn import CNN, IMAGE_SHAPE, Block, CNNConfig
 
 NONE = -1
-"""The second input of what has one."""
+"""The second input of layers that have one."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Config(FigureConfig):
 
     Attributes:
       model: The network.
-      num_images: Random images that tell what happens between the blocks.
+      num_images: Random images that reveal the operations between the blocks.
     """
 
     model: CNNConfig = field(default_factory=CNNConfig)
@@ -47,19 +47,19 @@ class Layer(NamedTuple):
     kind: str
     """"image", "convolution", "sum", "max-pool" or "linear"."""
     description: str
-    """What its box says."""
+    """The text in its box."""
     side: int
     """Pixels on each side of its output; 1 after the last pooling."""
     channels: int
-    """Of its output."""
+    """Channels of its output."""
     num_parameters: int
-    """Its own, BatchNorm's included."""
+    """Its own parameters, BatchNorm's included."""
     inputs: tuple[int, ...]
-    """Places of the layers whose outputs it takes."""
+    """Places of the layers whose outputs it takes as inputs."""
 
 
 def compute(config: Config, run: Run) -> xr.Dataset:
-    """The network's layers in the order of the forward pass; `run` is not used."""
+    """Return the network's layers in the order of the forward pass; `run` is not used."""
     del run
     model = CNN(config.model, rngs=nnx.Rngs(0))
     model.eval()
@@ -93,23 +93,23 @@ COLUMNS = {
     "channels": ("channels of the output",),
     "num_parameters": ("parameters of the layer, BatchNorm's included",),
 }
-"""What is said of each layer: long_name, and units where it has some."""
+"""Variables of each layer: long_name, and units where there are any."""
 
 
 def num_parameters(module: nnx.Module) -> int:
-    """How many numbers are trained."""
+    """Count the numbers that are trained."""
     return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(module, nnx.Param)))
 
 
 def find_layers(model: CNN, images: jax.Array) -> list[Layer]:
-    """The layers of a network in the order of its forward pass.
+    """Find the layers of a network in the order of its forward pass.
 
     Args:
       model: In evaluation mode.
       images: (batch, 32, 32, 3), random.
 
     Returns:
-      The layers; their parameters are all that the network has.
+      The layers, which have all of the network's parameters.
 
     Raises:
       ValueError: If a block's input is not made of earlier outputs by adding and pooling.
@@ -122,7 +122,7 @@ def find_layers(model: CNN, images: jax.Array) -> list[Layer]:
         outputs.append(output)
 
     def lead_to(target: jax.Array) -> int:
-        """Adds the sum and the pooling between the latest output and `target`."""
+        """Add the sum and the pooling between the latest output and `target`."""
         inputs, window = _origin(outputs, target)
         if len(inputs) > 1:
             add("sum", "+", outputs[inputs[0]] + outputs[inputs[1]], 0, *inputs)
@@ -142,10 +142,10 @@ def find_layers(model: CNN, images: jax.Array) -> list[Layer]:
 
 
 def forward(model: CNN, images: jax.Array) -> tuple[list[tuple[jax.Array, jax.Array]], jax.Array]:
-    """Every block's input and output, and the features, (batch, 1, 1, channels).
+    """Return every block's input and output, and the features, (batch, 1, 1, channels).
 
-    The forward pass is the model's own, on an object whose blocks write down what they are given
-    and whose last layer is the identity.
+    The forward pass is the model's own, on an object whose blocks record their inputs and whose
+    last layer is the identity.
     """
     calls = []
 
@@ -173,8 +173,8 @@ def _description(block: Block) -> str:
 
 
 def _origin(outputs: Sequence[jax.Array], target: jax.Array) -> tuple[tuple[int, ...], int]:
-    """Which outputs, the latest and perhaps one more, are added up, and the window of the pooling
-    behind, that give `target`."""
+    """Find the outputs (the latest and perhaps one more) whose sum, after pooling, is `target`, and
+    the window of that pooling."""
     *earlier, latest = range(len(outputs))
     candidates = [(latest,), *((latest, other) for other in earlier)]
     window = outputs[latest].shape[1] // target.shape[1]

@@ -16,13 +16,14 @@ FIGURE = Figure(
     decided_by=("coarse-graining-harmless-for-the-loss",),
     caption="nanoGPT with qk-norm ({model.num_layers} layers, {model.num_heads} heads, width "
     "{model.width}) on the {corpus} corpus, η = {learning_rate:g}, (β, γ) = ({b2:g}, {b1:g}), "
-    "batch {batch}, dropout {model.dropout:g}, {num_seeds} seeds. Three runs from the same "
-    "weights: Adam; Adam whose second moment is the mean over each query and key matrix "
-    "(Assumption 2), on the same batches and dropout; and Adam on other batches and dropout, the "
-    "control. (a, d) {num_parameters} single entries of one seed. (b, c) Norm of the difference to "
-    "the first run over the norm of what that has moved since the start. (e) Loss of "
-    "{eval_batches} held-out batches. (f) Its difference to the first run's, and that of the "
-    "coarse-grained run's training loss (dropout on, mean of {eval_every} steps).",
+    "batch size {batch}, dropout {model.dropout:g}, {num_seeds} seeds. Three runs start from the "
+    "same weights: Adam; Adam whose second moment is the mean over each query and key matrix "
+    "(Assumption 2), with the same batches and dropout; and, as the control, Adam with other "
+    "batches and dropout. (a, d) {num_parameters} single entries of one seed; (b, c) norm of the "
+    "difference from the first run over the norm of that run's displacement from the start. (e) "
+    "Loss on {eval_batches} held-out batches; (f) this loss minus the first run's, and the same "
+    "difference in training loss for the coarse-grained run (dropout on, mean of {eval_every} "
+    "steps).",
     presets={
         "smoke": Config(
             model=replace(SMOKE_MODEL, num_heads=2, qk_norm=True),

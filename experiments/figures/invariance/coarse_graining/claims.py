@@ -1,4 +1,4 @@
-"""What the paper says of a second moment shared by a whole matrix, as rules."""
+"""The paper's claims about a second moment shared by a whole matrix, as rules."""
 
 import math
 from functools import partial
@@ -10,7 +10,7 @@ from experiments.core.stats import Estimate, mean, median_over_seeds
 
 
 def _harm(run) -> Estimate:
-    """Mean difference in held-out loss at the end, in units of what another data order makes."""
+    """Return the mean difference in held-out loss at the end, in units of that of another order."""
     loss = run.heldout_loss.isel(eval_step=-1)
     plain = loss.sel(run="adam")
     unit = np.sqrt(((loss.sel(run="reordered") - plain) ** 2).mean("seed"))
@@ -30,14 +30,14 @@ CLAIMS: tuple[Claim, ...] = (
             run.distance.sel(run="coarse", part="slices").isel(step=-1)
         ),
         accept=(0.0, 0.1),
-        reason="Lines that differ by a tenth of what they moved look like one.",
+        reason="Lines that differ by a tenth of their displacement look like one line.",
         corrected_by="coarse-graining-harmless-for-the-loss",
-        correction="They part as soon as they move; it is the loss that ends where it would.",
+        correction="They part as soon as they move; only the loss ends where it would without it.",
     ),
     claim(
         id="coarse-graining-less-than-data-order",
         section="Assumption 2, Fig. 9",
-        statement="Coarse-graining changes trajectories little, less than chance does.",
+        statement="Coarse-graining changes trajectories only a little, less than chance does.",
         quantity="distance of all queries and keys to the coarse-grained run at the end, over that "
         "to a run with other batches and dropout: median over seeds",
         statistic=lambda run: median_over_seeds(
@@ -45,16 +45,18 @@ CLAIMS: tuple[Claim, ...] = (
             / run.distance.sel(run="reordered", part="slices").isel(step=-1)
         ),
         accept=(-math.inf, 1.0),
-        reason="A change of the algorithm is small if a change of nothing but chance is larger.",
+        reason="A change in the algorithm is small if a change in chance alone has a larger "
+        "effect.",
     ),
     claim(
         id="coarse-graining-harmless-for-the-loss",
         section="Assumption 2",
         statement="Coarse-graining the second moment of queries and keys does not harm training.",
-        quantity="held-out loss with coarse-graining less that without, over the root mean square "
+        quantity="held-out loss with coarse-graining minus that without, over the root mean square "
         "difference that other batches and dropout make: mean over seeds",
         statistic=_harm,
         accept=(-1.0, 1.0),
-        reason="No more, on average, than what another order of the data does to a single run.",
+        reason="On average, it is no more than what another order of the data does to a single "
+        "run.",
     ),
 )

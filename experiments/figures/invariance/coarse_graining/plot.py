@@ -1,4 +1,4 @@
-"""How runs with and without coarse-graining are drawn (Fig. 9 and its checks)."""
+"""Plots of runs with and without coarse-graining (Fig. 9 and its checks)."""
 
 import xarray as xr
 from matplotlib import axes, colormaps, figure
@@ -7,13 +7,13 @@ from experiments.core import plot as plotting
 from experiments.figures.invariance.coarse_graining.run import RUNS
 
 STYLES = {"adam": ("black", "-"), "coarse": ("tab:red", "--"), "reordered": ("tab:blue", ":")}
-"""Colour and line of every run."""
-COLOURS = colormaps["tab20"].colors
-"""Of single parameters."""
+"""The color and line of every run."""
+COLORS = colormaps["tab20"].colors
+"""Colors of single parameters."""
 
 
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
-    """Trajectories as in the paper, distances next to chance, and the loss."""
+    """Draw trajectories as in the paper, distances compared with chance, and the loss."""
     canvas, grid = plotting.canvas(13, 7.2, nrows=2, ncols=3)
     panels = (
         lambda panel, data: _trajectories(panel, data, "coarse"),
@@ -34,7 +34,7 @@ def _trajectories(panel: axes.Axes, data: xr.Dataset, other: str) -> str:
     for run in ("adam", other):
         _, line = STYLES[run]
         for place, values in enumerate(first.sel(run=run).transpose("parameter", "step")):
-            panel.plot(first.step, values, line, color=COLOURS[place % len(COLOURS)], linewidth=1)
+            panel.plot(first.step, values, line, color=COLORS[place % len(COLORS)], linewidth=1)
         panel.plot([], [], line, color="0.3", label=RUNS[run])
     top, bottom = first.max().item(), first.min().item()
     span = top - bottom
@@ -46,9 +46,9 @@ def _trajectories(panel: axes.Axes, data: xr.Dataset, other: str) -> str:
 
 def _distances(panel: axes.Axes, data: xr.Dataset, part: str) -> str:
     for run in ("coarse", "reordered"):
-        colour, line = STYLES[run]
+        color, line = STYLES[run]
         values = data.distance.sel(run=run, part=part)
-        style = {"color": colour, "linestyle": line, "label": RUNS[run]}
+        style = {"color": color, "linestyle": line, "label": RUNS[run]}
         plotting.seed_band(panel, data.step, values, "mean", **style)
     panel.set(ylabel="distance from Adam / displacement", ylim=(0, None))
     panel.legend(loc="lower right")
@@ -57,9 +57,9 @@ def _distances(panel: axes.Axes, data: xr.Dataset, part: str) -> str:
 
 
 def _losses(panel: axes.Axes, data: xr.Dataset) -> str:
-    for run, (colour, line) in STYLES.items():
+    for run, (color, line) in STYLES.items():
         values = data.heldout_loss.sel(run=run)
-        panel.plot(data.eval_step, values.mean("seed"), line, color=colour, label=RUNS[run])
+        panel.plot(data.eval_step, values.mean("seed"), line, color=color, label=RUNS[run])
     panel.set(ylabel="held-out loss (nat/token)")
     panel.legend(loc="upper right")
     return "held-out loss, mean over seeds"
@@ -73,11 +73,11 @@ def _differences(panel: axes.Axes, data: xr.Dataset) -> str:
     )
     shift = 0.12 * (data.eval_step[0].item())  # intervals side by side
     for place, (loss, run, what, style) in enumerate(series):
-        colour, _ = STYLES[run]
+        color, _ = STYLES[run]
         difference = data[loss].sel(run=run) - data[loss].sel(run="adam")
-        style |= {"color": colour, "label": RUNS[run] + what, "capsize": 2, "markersize": 4}
+        style |= {"color": color, "label": RUNS[run] + what, "capsize": 2, "markersize": 4}
         plotting.seed_means(panel, data.eval_step + (place - 1) * shift, difference, **style)
     panel.axhline(0, color="black", linewidth=0.8)
-    panel.set(ylabel="loss less Adam's (nat/token)")
+    panel.set(ylabel="loss minus Adam's (nat/token)")
     panel.legend(loc="lower right")
     return "paired differences: mean and 95% interval"

@@ -1,10 +1,10 @@
 """One second moment for a whole query or key matrix: is Assumption 2 harmless? (Fig. 9).
 
-Three runs side by side from the same weights: Adam, Adam with coarse-graining on the same batches
-and dropout, and Adam again on others, which says how much a difference means.
+Three runs start from the same weights: Adam, Adam with coarse-graining on the same batches and
+dropout, and Adam again on others, which shows how much a difference means.
 
-Queries and keys end as far from Adam's as those have moved at all. The loss falls a little later
-with coarse-graining and ends where it does without.
+Queries and keys end as far from Adam's as Adam's have moved. With coarse-graining the loss falls a
+little later and ends where it does without.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,16 +27,16 @@ from kadam_jax import scale_by_coarse_grained_normalization
 from models.nanogpt import GPTConfig
 
 RUNS = {"adam": "Adam", "coarse": "coarse-grained", "reordered": "Adam, other batches"}
-"""What every run is called."""
+"""The label of every run."""
 
 QUERIES_AND_KEYS = np.array([True, True, False]).reshape(3, 1, 1)
-"""Of a (width, 3, heads, head_size) leaf."""
+"""Mask of a (width, 3, heads, head_size) leaf."""
 PARTS = ("slices", "others")
 
 
 @dataclass(frozen=True)
 class Config(TrainingConfig):
-    """What is trained.
+    """The training setup.
 
     Attributes:
       b1: γ.
@@ -61,15 +61,15 @@ class Config(TrainingConfig):
 
 
 def compute(config: Config, run: Run) -> xr.Dataset:
-    """One sweep over seeds, all three runs in each member; then `analyse`."""
+    """Run one sweep over seeds, with all three runs in each member, and `analyze` it."""
     task = language_task(config.model, run.corpus, config.batch)
     seeds = {"seed": np.array(config.seeds)}
     trained = run.sweep("runs", member(config, task), seeds, chunk_size=config.chunk_size)
-    return analyse(config, trained)
+    return analyze(config, trained)
 
 
 def optimizer(config: Config, coarse: jax.Array) -> optax.GradientTransformation:
-    """Adam, its second moment shared within each query and key matrix if `coarse`, traced."""
+    """Build Adam; each query and key matrix shares one second moment if `coarse`, traced."""
     return optax.chain(
         scale_by_coarse_grained_normalization(
             lambda path, leaf: (0, 3) if path.endswith("qkv") else (),
@@ -83,11 +83,11 @@ def optimizer(config: Config, coarse: jax.Array) -> optax.GradientTransformation
 
 
 def member(config: Config, task: Task) -> Callable[[Mapping], dict[str, jax.Array]]:
-    """A member function: the three runs in step.
+    """Return a member function that does the three runs in step.
 
     Args:
-      config: Of the optimizer and of what is kept.
-      task: What is trained.
+      config: The configuration of the optimizer and of what is kept.
+      task: The training task.
 
     Returns:
       A function of a member with `seed` to `loss` (num_steps, 3), of the training batches;
@@ -147,13 +147,13 @@ def member(config: Config, task: Task) -> Callable[[Mapping], dict[str, jax.Arra
 
 
 def chosen_entries(config: Config, slices: jax.Array) -> tuple[np.ndarray, ...]:
-    """Places of single entries among all slices, at random, the same for all members."""
+    """Draw places of single entries among all slices, the same for all members."""
     flat = np.random.default_rng(0).choice(slices.size, config.num_parameters, replace=False)
     return np.unravel_index(flat, slices.shape)
 
 
 def _norms(trees: Mapping, origin: Mapping) -> jax.Array:
-    """Norms of trees less `origin`, over both parts, shape (num_runs, 2)."""
+    """Compute norms of trees minus `origin`, over both parts, shape (num_runs, 2)."""
     differences = jax.tree.map(jnp.subtract, trees, origin)
 
     def of_parts(tree):
@@ -162,11 +162,11 @@ def _norms(trees: Mapping, origin: Mapping) -> jax.Array:
     return jax.vmap(of_parts)(differences)
 
 
-def analyse(config: Config, trained: Mapping[str, np.ndarray]) -> xr.Dataset:
-    """Trajectories and losses of all three runs, and the distances between them.
+def analyze(config: Config, trained: Mapping[str, np.ndarray]) -> xr.Dataset:
+    """Compute trajectories and losses of all three runs, and the distances between them.
 
     Args:
-      config: Names the seeds.
+      config: The configuration, which determines the seeds.
       trained: What `member`'s function returns, seeds first.
 
     Returns:
@@ -190,7 +190,7 @@ def analyse(config: Config, trained: Mapping[str, np.ndarray]) -> xr.Dataset:
             ),
             "distance": named(
                 (("seed", "step", "run", "part"), trained["distance"] / moved),
-                "distance from the first run over how far that has moved",
+                "distance from the first run over that run's displacement",
             ),
             "heldout_loss": named(
                 (("seed", "eval_step", "run"), trained["heldout_loss"]),
@@ -238,15 +238,15 @@ def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
         | {
             f"harm_{run}": (
                 loss.sel(run=run) - loss.sel(run="adam"),
-                f"held-out loss at the end, {RUNS[run]} less Adam",
+                f"held-out loss at the end, {RUNS[run]} minus Adam",
                 "nat/token",
             )
             for run in ("coarse", "reordered")
         }
         | {
-            "training_harm_coarse": (  # the control's batches are others, so nothing is paired
+            "training_harm_coarse": (  # the control has other batches, so nothing is paired
                 training.sel(run="coarse") - training.sel(run="adam"),
-                "training loss of the last steps, coarse-grained less Adam",
+                "training loss of the last steps, coarse-grained minus Adam",
                 "nat/token",
             )
         }

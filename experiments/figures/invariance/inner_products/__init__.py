@@ -14,16 +14,17 @@ FIGURE = Figure(
     paper="Fig. 8",
     question=SCALE_INVARIANCE,
     decided_by=("inner-products-vanish-towards-the-end",),
-    caption="nanoGPT ({model.num_layers} layers, {model.num_heads} heads, width {model.width}) on "
-    "the {corpus} corpus by Adam, η = {learning_rate:g}, (β, γ) = ({b2:g}, {b1:g}), batch {batch}, "
-    "dropout {model.dropout:g}, N = {num_steps} steps, {num_seeds} seeds; every head's query and "
-    "key matrix. W_N stands at the end of the run, g_n is the gradient at step n of the same run. "
-    "(a, b) |⟨W_N, g_n⟩| with and without qk-norm. (c) Its cosine, which does not fall with ‖g_n‖, "
-    "next to that of random directions. (d) Its mean over slices and seeds, with its sign, against "
-    "the steps that are left, and what g_n itself has put into W_N. (e) Each step's own gradient: "
-    "orthogonal under qk-norm up to LayerNorm's ε. (f) The size of the term -2⟨W, u⟩ that the "
-    "assumption is to justify dropping, over the term that is kept: 2γ/(1-γ) for gradients that "
-    "are noise. Medians over slices and seeds.",
+    caption="nanoGPT ({model.num_layers} layers, {model.num_heads} heads, width {model.width}) is "
+    "trained on the {corpus} corpus by Adam with η = {learning_rate:g}, (β, γ) = ({b2:g}, {b1:g}), "
+    "batch size {batch}, dropout {model.dropout:g}, N = {num_steps} steps and {num_seeds} seeds. "
+    "For every head's query and key matrix, W_N is the weight at the end of the run and g_n is the "
+    "gradient at step n of the same run. (a, b) |⟨W_N, g_n⟩| with and without qk-norm; (c) its "
+    "cosine, which does not fall with ‖g_n‖, next to that of random directions; (d) its mean over "
+    "slices and seeds, with its sign, versus the number of steps left, and the contribution of g_n "
+    "itself to W_N. (e) Each step's own gradient, which is orthogonal under qk-norm up to "
+    "LayerNorm's ε; (f) the size of the term -2⟨W, u⟩, which the assumption should justify "
+    "dropping, over the term that is kept: 2γ/(1-γ) for gradients that are noise. Medians are over "
+    "slices and seeds.",
     presets={
         "smoke": Config(
             model=replace(SMOKE_MODEL, num_heads=2),

@@ -1,4 +1,4 @@
-"""What the paper says of inner products with gradients of other steps, as rules."""
+"""The paper's claims about inner products with gradients of other steps, as rules."""
 
 import math
 from functools import partial
@@ -10,13 +10,13 @@ from experiments.core.claims import Claim
 from experiments.core.stats import median_over_seeds
 
 LAST_STEPS = 10
-"""Where n is near N, and the products should be near 0."""
+"""Steps in which n is near N, so the products should be near 0."""
 LATE_STEPS = 100
-"""Ten times momentum's memory 1/(1-γ): gradients' correlation over longer times has no part."""
+"""Ten times momentum's memory 1/(1-γ): longer correlations of gradients play no part."""
 
 
 def _sizes(run: xr.Dataset, name: str) -> xr.DataArray:
-    """Root mean square over steps and slices, for every network and seed."""
+    """Return the root mean square over steps and slices, for every network and seed."""
     return np.sqrt((run[name] ** 2).mean(("step", "slice")))
 
 
@@ -44,7 +44,7 @@ CLAIMS: tuple[Claim, ...] = (
             / _sizes(run, "cosine").sel(network="no_qk_norm")
         ),
         accept=(-math.inf, 0.5),
-        reason="A factor of two is the least that a figure on a linear axis would show.",
+        reason="A factor of two is the least that a figure with a linear axis would show.",
     ),
     claim(
         id="inner-products-vanish-towards-the-end",
@@ -54,10 +54,10 @@ CLAIMS: tuple[Claim, ...] = (
         "of all steps, with qk-norm: median over seeds",
         statistic=lambda run: median_over_seeds(_end_over_all(run)),
         accept=(-math.inf, 0.1),
-        reason="W moves by some η a step and entry: a hundredth of the run before the end it is "
+        reason="W moves by about η per step and entry, so for the last hundredth of the run it is "
         "within a few hundredths of where it ends.",
         corrected_by="inner-products-less-with-qk-norm",
-        correction="It does as 1-γ^(N-n) does: within the last few times 1/(1-γ) steps alone.",
+        correction="It does so like 1-γ^(N-n): only within the last few times 1/(1-γ) steps.",
     ),
     claim(
         id="assumption-1-chance",
@@ -69,23 +69,23 @@ CLAIMS: tuple[Claim, ...] = (
             _sizes(run, "cosine").sel(network="qk_norm") / run.chance
         ),
         accept=(-math.inf, 1.5),
-        reason="1 is what independent random directions have; half as much again is left to what "
-        "gradients of neighbouring steps share.",
-        correction="They are not chance: W_N has moved against g_n itself, by momentum.",
+        reason="Independent random directions have 1; half as much again is allowed for what "
+        "gradients of neighboring steps share.",
+        correction="They are not chance: momentum has moved W_N against g_n itself.",
     ),
     claim(
         id="inner-products-are-momentums",
         section="Assumption 1",
-        statement="⟨W_N, g_n⟩ is negative on average, by what g_n itself has put into W_N: "
+        statement="⟨W_N, g_n⟩ is negative on average, by the contribution of g_n itself to W_N: "
         "-η(1-γ^(N-n))⟨g_n, g_n/√v_n⟩.",
         quantity=f"mean cosine of W_N and g_n over slices and the last {LATE_STEPS} steps, over "
-        "the cosine that this makes, with qk-norm: median over seeds",
+        "the cosine that this contribution makes, with qk-norm: median over seeds",
         statistic=lambda run: median_over_seeds(_mean_over_own(run)),
         accept=(0.85, 1.15),
-        reason="What the factor (1+γ)/(1-γ) of norm_dynamics is given, which has the same source: "
-        "a seventh is left to gradients of different steps being correlated.",
-        correction="Negative they are, and just so near the end, where gradients of other steps "
-        "have had no time; further back correlated gradients take a part of it back.",
+        reason="The tolerance is that of the factor (1+γ)/(1-γ) in norm_dynamics, which has the "
+        "same source: a seventh is allowed for the correlation of gradients of different steps.",
+        correction="It is negative, and by this much near the end, where gradients of other steps "
+        "have had no time; farther back correlated gradients cancel part of it.",
     ),
     claim(
         id="lemma-2-orthogonal-gradients",
@@ -95,21 +95,21 @@ CLAIMS: tuple[Claim, ...] = (
         "qk-norm: median over seeds",
         statistic=lambda run: median_over_seeds(abs(run.exact_cosine).max(("exact_step", "slice"))),
         accept=(0.0, 1e-4),
-        reason="float32 keeps seven digits and a backward pass loses two or three of them; without "
-        "the lemma cosines are some hundredths.",
+        reason="float32 keeps seven digits, and a backward pass loses two or three of them; "
+        "without the lemma, cosines would be a few hundredths.",
     ),
     claim(
         id="radial-term-negligible",
         section="Theorem 2, App. J",
-        statement="By Assumption 1 the radial term -2⟨W, u⟩ may be dropped beside η‖u‖².",
+        statement="By Assumption 1 the radial term -2⟨W, u⟩ may be dropped next to η‖u‖².",
         quantity="|2⟨W_n, u_n⟩| over η‖u_n‖², with qk-norm: median over slices and steps, then "
         "over seeds",
         statistic=lambda run: median_over_seeds(
             abs(run.radial_share.sel(network="qk_norm")).median("step")
         ),
         accept=(-math.inf, 0.1),
-        reason="A term is dropped beside one ten times as large.",
-        correction="Cosines are small, but ‖W‖ is large beside η‖u‖. For gradients that are noise "
-        "the term is 2γ/(1-γ) times the one that is kept: see norm_dynamics.",
+        reason="A term may be dropped next to one that is ten times as large.",
+        correction="Cosines are small, but ‖W‖ is large compared with η‖u‖. For gradients that are "
+        "noise, the term is 2γ/(1-γ) times the one that is kept; see norm_dynamics.",
     ),
 )

@@ -1,11 +1,12 @@
 """⟨W_N, g_n⟩ of queries and keys over a run: is Assumption 1 true? (Fig. 8).
 
-The run is made twice, W_N being known in the second, so that no gradient is ever kept.
+The run is done twice: W_N is known in the second pass, so no gradient has to be stored.
 
 The products themselves, which the paper draws, are hardly smaller with qk-norm than without; their
-cosines are a third. What is left is more than chance: W_n is orthogonal to g_n, but by step N the
-weights have moved by -η(1-γ^(N-n)) g_n/√v_n and, where gradients of different steps are correlated,
-by more or less. This is why the term -2⟨W, u⟩, which the assumption drops, is the larger one.
+cosines are a third as large. This is still more than chance: W_n is orthogonal to g_n, but by step
+N the weights have moved by -η(1-γ^(N-n)) g_n/√v_n and, where gradients of different steps are
+correlated, by more or less. This is why the term -2⟨W, u⟩, which the assumption drops, is larger
+than the term that is kept.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,21 +31,21 @@ from kadam_jax import radial_inner_products, scale_by_kadam
 from models.nanogpt import GPTConfig
 
 NETWORKS = {"qk_norm": "qk-norm", "no_qk_norm": "no qk-norm"}
-"""What every network is called."""
+"""The label of every network."""
 
 EXACT_EPS = 1e-12
-"""qk-norm's ε where Lemma 2 is to hold to rounding."""
+"""qk-norm's ε where Lemma 2 should hold up to rounding."""
 
 
 @dataclass(frozen=True)
 class Config(TrainingConfig):
-    """What is trained.
+    """The training setup.
 
     Attributes:
       num_steps: N.
       b1: γ.
       b2: β.
-      exact_steps: Steps of the run whose qk-norm has an ε of next to nothing.
+      exact_steps: Steps of the run whose qk-norm has a vanishing ε.
     """
 
     num_steps: int = 1000
@@ -67,7 +68,7 @@ class Config(TrainingConfig):
 
 
 def compute(config: Config, run: Run) -> xr.Dataset:
-    """Two sweeps over seeds, with and without qk-norm, and a short one for Lemma 2."""
+    """Run two sweeps over seeds, with and without qk-norm, and a short one for Lemma 2."""
     seeds = {"seed": np.array(config.seeds)}
 
     def sweep(name: str, model: GPTConfig, num_steps: int) -> dict[str, np.ndarray]:
@@ -80,20 +81,20 @@ def compute(config: Config, run: Run) -> xr.Dataset:
     }
     exact_model = replace(config.model, qk_norm=True, qk_norm_eps=EXACT_EPS)
     exact = sweep("exact", exact_model, config.exact_steps)
-    return analyse(config, trained, exact)
+    return analyze(config, trained, exact)
 
 
 def member(config: Config, task: Task, num_steps: int) -> Callable[..., dict[str, jax.Array]]:
-    """A member function: both passes and what is taken from the second.
+    """Return a member function that does both passes and records the second.
 
     Args:
-      config: Of the optimizer.
-      task: What is trained.
+      config: The configuration of the optimizer.
+      task: The training task.
       num_steps: N.
 
     Returns:
       A function of a member with `seed` to what `_products` returns, each of shape (num_steps,
-      num_slices), and `repeat_error`, the largest difference of both passes' W_N.
+      num_slices), and `repeat_error`, the largest difference between the two passes' W_N.
     """
 
     def fn(member):
@@ -113,7 +114,7 @@ def member(config: Config, task: Task, num_steps: int) -> Callable[..., dict[str
 
         params = jax.eval_shape(task.init, jax.random.key(0))[0]
         unknown = jnp.zeros_like(jax.eval_shape(stacked, params))
-        # One program for both passes: two would differ in rounding, which training amplifies.
+        # Both passes are one program: two would differ in rounding, which training amplifies.
         _, (ends, reads) = jax.lax.scan(one_pass, unknown, length=2)
         second = {name: array[1] for name, array in reads.items()}
         return second | {"repeat_error": jnp.abs(ends[1] - ends[0]).max()}
@@ -123,12 +124,12 @@ def member(config: Config, task: Task, num_steps: int) -> Callable[..., dict[str
 
 class _ObservedState(NamedTuple):
     adam: optax.OptState
-    normalize: optax.OptState  # of Adam with γ = 0: g/√v
+    normalize: optax.OptState  # state of Adam with γ = 0: g/√v
     products: dict[str, jax.Array]
 
 
 def _observed_adam(config: Config, end: jax.Array) -> optax.GradientTransformation:
-    """Adam that keeps each step's products with the weights and with `end`."""
+    """Build Adam that records each step's products with the weights and with `end`."""
     adam, normalize = (
         scale_by_kadam(1, (b1,), (config.b2,), config.eps) for b1 in (config.b1, 0.0)
     )
@@ -153,7 +154,7 @@ def _observed_adam(config: Config, end: jax.Array) -> optax.GradientTransformati
 
 
 def _products(learning_rate, end, w, g, u, normalized) -> dict[str, jax.Array]:
-    """What a step has to do with W_N = `end` and with its own W_n, one for each slice.
+    """Compute a step's products with W_N = `end` and with its own W_n, one for each slice.
 
     Args:
       learning_rate: η.
@@ -162,7 +163,7 @@ def _products(learning_rate, end, w, g, u, normalized) -> dict[str, jax.Array]:
     Returns:
       `inner` ⟨W_N, g_n⟩; the cosines `cosine` (W_N and g_n), `own_cosine` (W_n and g_n) and
       `update_cosine` (W_N and u_n); `own_share`, the cosine of W_N and g_n that -η g_n/√v_n in W_N
-      makes; `growth` η‖u_n‖² and `radial` -2⟨W_n, u_n⟩.
+      makes; `growth` η‖u_n‖²; and `radial` -2⟨W_n, u_n⟩.
     """
 
     with_end = radial_inner_products(end, g, axes=(1, 2))
@@ -183,24 +184,24 @@ PRODUCTS = {
     "cosine": ("cosine of W_N and g_n", "1"),
     "own_cosine": ("cosine of W_n and g_n", "1"),
     "update_cosine": ("cosine of W_N and u_n", "1"),
-    "own_share": ("cosine of W_N and g_n that g_n's own part in W_N makes", "1"),
+    "own_share": ("cosine of W_N and g_n that the contribution of g_n to W_N makes", "1"),
     "growth": ("η‖u_n‖²", "1"),
     "radial": ("-2⟨W_n, u_n⟩", "1"),
 }
-"""What is recorded of a step: long_name and units."""
+"""long_name and units of what is recorded at each step."""
 
 
-def analyse(
+def analyze(
     config: Config,
     trained: Mapping[str, Mapping[str, np.ndarray]],
     exact: Mapping[str, np.ndarray],
 ) -> xr.Dataset:
-    """Products over steps and what they come to.
+    """Compute products over steps and their statistics.
 
     Args:
-      config: Names the networks.
-      trained: For each network what `member`'s function returns, seeds first.
-      exact: The same of the short run.
+      config: The configuration, which determines the networks.
+      trained: For each network, what `member`'s function returns, seeds first.
+      exact: The same for the short run.
 
     Returns:
       The figure's dataset.
@@ -214,11 +215,11 @@ def analyse(
         {name: named((dims, runs[name]), *label) for name, label in PRODUCTS.items()}
         | {
             "repeat_error": named(
-                (dims[:2], runs["repeat_error"]), "largest difference between W_N of both passes"
+                (dims[:2], runs["repeat_error"]), "largest difference between the two passes' W_N"
             ),
             "exact_cosine": named(
                 (("seed", "exact_step", "slice"), exact["own_cosine"]),
-                "cosine of W_n and g_n where qk-norm's ε is next to nothing",
+                "cosine of W_n and g_n where qk-norm's ε vanishes",
             ),
             "chance": named(
                 ((), (config.model.width * config.model.head_size) ** -0.5),
@@ -265,10 +266,10 @@ def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
             "inner": (abs(run.inner).median(over), "median |⟨W_N, g_n⟩|"),
             "cosine": (_size(run.cosine), "root mean square cosine of W_N and g_n"),
             "mean_cosine": (run.cosine.mean(over), "mean cosine of W_N and g_n"),
-            "mean_own_share": (run.own_share.mean(over), "what g_n's own part in W_N makes of it"),
+            "mean_own_share": (run.own_share.mean(over), "part of it due to g_n within W_N"),
             "own_cosine": (_size(run.own_cosine), "root mean square cosine of W_n and g_n"),
             "update_cosine": (_size(run.update_cosine), "root mean square cosine of W_N and u_n"),
-            "radial": (total, "sum of -2⟨W_n, u_n⟩ over that of η‖u_n‖², median over slices"),
+            "radial": (total, "sum of -2⟨W_n, u_n⟩ over sum of η‖u_n‖², median over slices"),
         }
         statistics |= {
             f"{name}_{network}": (values, f"{what}, {label}", "1")

@@ -17,18 +17,18 @@ FIGURE = Figure(
         "full-form-predicts-the-norm-with-decay",
     ),
     caption="nanoGPT with qk-norm ({model.num_layers} layers, {model.num_heads} heads, width "
-    "{model.width}) on the {corpus} corpus by Adam, η = {learning_rate:g}, (β, γ) = ({b2:g}, "
-    "{b1:g}), batch {batch}, {num_seeds} seeds; {num_slices} queries and keys of single heads "
-    "chosen at random. (a, b) ‖W‖² of one seed's slices, true and by Theorem 2, without weight "
-    "decay as in the paper (whose figure ends at n = 100) and with λ = {weight_decay:g}. (c) "
-    "Relative error of ‖W‖², mean over slices and seeds with the seeds' range; the full form keeps "
-    "-2⟨W,u⟩, which at λ = 0 makes it an identity of the discrete step: there its error is "
-    "rounding and proves nothing. (d) Growth of ‖W‖² over {num_steps} steps, over Theorem 2's. (e) "
-    "Where no form is an identity, the continuous-time flow ({flow_model.num_layers} layers, "
-    "{flow_model.num_heads} heads, width {flow_model.width}, {flow_steps} steps, no dropout): "
-    "relative error of the predicted growth, with lines at 1% and 5%. (f) How much is left of a "
-    "difference in ‖W_0‖²: a moving average forgets, a sum does not. Second page: every slice of "
-    "one seed relative to ‖W_0‖², λ = 0 above and λ > 0 below.",
+    "{model.width}) is trained on the {corpus} corpus by Adam with η = {learning_rate:g}, (β, γ) = "
+    "({b2:g}, {b1:g}), batch size {batch} and {num_seeds} seeds; {num_slices} queries and keys of "
+    "single heads are chosen at random. (a, b) ‖W‖² of one seed's slices, true and by Theorem 2, "
+    "without weight decay as in the paper (whose figure ends at n = 100) and with "
+    "λ = {weight_decay:g}. (c) Relative error of ‖W‖², mean over slices and seeds with the range "
+    "over seeds; the full form keeps -2⟨W,u⟩, which at λ = 0 makes it an identity of the discrete "
+    "step, so its error there is only rounding; (d) growth of ‖W‖² over {num_steps} steps, over "
+    "Theorem 2's. (e) Relative error of the predicted growth on the continuous-time flow "
+    "({flow_model.num_layers} layers, {flow_model.num_heads} heads, width {flow_model.width}, "
+    "{flow_steps} steps, no dropout), where no form is an identity, with lines at 1% and 5%; (f) "
+    "the remaining share of a difference in ‖W_0‖², which a moving average forgets and a sum does "
+    "not. Second page: every slice of one seed relative to ‖W_0‖², λ = 0 above and λ > 0 below.",
     presets={
         "smoke": Config(
             model=TINY,

@@ -1,4 +1,4 @@
-"""What the paper says of ‖W‖² for scale-invariant weights, as rules."""
+"""The paper's claims about ‖W‖² for scale-invariant weights, as rules."""
 
 import math
 from functools import partial
@@ -10,24 +10,24 @@ from experiments.core.claims import Claim
 from experiments.core.stats import NOTHING, Estimate, every_median, median_over_seeds
 
 MEASURABLE = 0.05
-"""Growth over ‖W_0‖² below which a flow's growth is too small to compare with."""
+"""Growth over ‖W_0‖² below which a flow's growth is too small for a comparison."""
 PAPER_STEPS = 100
-"""Where the paper's figure ends."""
+"""The step at which the paper's figure ends."""
 
 
 def _where_the_paper_ends(run: xr.Dataset) -> xr.Dataset:
-    """Without decay, after `PAPER_STEPS` or, where a run is shorter, at its end."""
+    """Select the runs without decay after `PAPER_STEPS` or, if a run is shorter, at its end."""
     return run.isel(decay=0).sel(step=slice(None, PAPER_STEPS)).isel(step=-1)
 
 
 def _growth(run: xr.Dataset, form: str) -> xr.DataArray:
-    """A form's ‖W‖² - ‖W_0‖² over the true one."""
+    """Return a form's ‖W‖² - ‖W_0‖² over the true one."""
     now, initial = _where_the_paper_ends(run), run.true.isel(decay=0, step=0)
     return (now[form] - initial) / (now.true - initial)
 
 
 def _on_the_flow(run: xr.Dataset, form: str, lowest: float, highest: float) -> Estimate:
-    """Predicted over true growth at every γ from `lowest` to `highest`; nothing if too small."""
+    """Return predicted over true growth for γ from `lowest` to `highest`; nothing if too small."""
     b1 = run.flow_b1
     chosen = run.isel(flow_b1=((b1 >= lowest) & (b1 <= highest)).values)
     if not (chosen.flow_share > MEASURABLE).all():
@@ -39,12 +39,12 @@ claim = partial(Claim, figure="norm_dynamics")
 
 
 def on_the_flow(form: str, lowest: float, highest: float, which: str, **words: Any) -> Claim:
-    """A claim about a form's prediction of the flow at every γ from `lowest` to `highest`."""
+    """Return a claim about a form's prediction of the flow for γ from `lowest` to `highest`."""
     return claim(
         section="App. I, J",
         quantity=f"predicted over true ‖W‖² - ‖W_0‖² at the flow's end, γ {which}: median over "
-        "slices, then over seeds at each γ, ends of any γ's interval; decided if every slice grew "
-        "by 5%",
+        "slices, then over seeds at each γ, lowest and highest end of their intervals; decided if "
+        "every slice grew by 5%",
         statistic=lambda run: _on_the_flow(run, form, lowest, highest),
         **words,
     )
@@ -54,14 +54,14 @@ CLAIMS: tuple[Claim, ...] = (
     claim(
         id="theorem-2-predicts-the-norm",
         section="Theorem 2, Fig. 5",
-        statement="Theorem 2 is accurate to the true trajectory of ‖W‖².",
+        statement="Theorem 2 accurately describes the true trajectory of ‖W‖².",
         quantity=f"Theorem 2's ‖W‖² over the true one after {PAPER_STEPS} steps, λ = 0: median "
         "over slices, then over seeds",
         statistic=lambda run: median_over_seeds(
             _where_the_paper_ends(run).theorem / _where_the_paper_ends(run).true
         ),
         accept=(0.95, 1.05),
-        reason="Lines a twentieth apart are told apart by eye in the paper's figure.",
+        reason="Lines a twentieth apart can be told apart by eye in the paper's figure.",
         corrected_by="full-form-predicts-the-norm-with-decay",
         correction="Multiply the growth by (1+γ)/(1-γ), or keep -2⟨W,u⟩.",
     ),
@@ -73,22 +73,23 @@ CLAIMS: tuple[Claim, ...] = (
         "median over slices, then over seeds",
         statistic=lambda run: median_over_seeds(_growth(run, "theorem")),
         accept=(0.85, 1.15),
-        reason="The tolerance that the correction below is given.",
+        reason="The tolerance is that of the correction below.",
         corrected_by="growth-has-the-momentum-factor",
-        correction="For gradients that are noise -2⟨W,u⟩ is 2γ/(1-γ) times what the theorem keeps, "
-        "18 at γ = 0.9, and the growth (1+γ)/(1-γ) times the theorem's, 19.",
+        correction="For gradients that are noise, -2⟨W,u⟩ is 2γ/(1-γ) times what the theorem keeps "
+        "(18 at γ = 0.9), and the growth is (1+γ)/(1-γ) times the theorem's (19).",
     ),
     claim(
         id="growth-has-the-momentum-factor",
         section="Theorem 2",
         statement="‖W‖² grows (1+γ)/(1-γ) times as much as Theorem 2 says, for γ up to 0.9.",
         quantity="true growth over Theorem 2's times (1+γ)/(1-γ) at the last step, λ = 0, γ ≤ 0.9: "
-        "median over slices, then over seeds at each γ, ends of any γ's interval",
+        "median over slices, then over seeds at each γ, lowest and highest end of their intervals",
         statistic=lambda run: every_median(
             (run.growth_ratio / run.momentum_factor).isel(b1=run.b1.values <= 0.9).median("slice")
         ),
         accept=(0.85, 1.15),
-        reason="Gradients of training are noise but for some correlation: a seventh is left to it.",
+        reason="Training gradients are noise with some correlation, for which a seventh is "
+        "allowed.",
     ),
     claim(
         id="full-form-predicts-the-norm-with-decay",
@@ -98,20 +99,21 @@ CLAIMS: tuple[Claim, ...] = (
         "slices, then over seeds",
         statistic=lambda run: median_over_seeds((run.full / run.true).isel(decay=1, step=-1)),
         accept=(0.99, 1.01),
-        reason="It drops terms of order λη, 0.003 here; at λ = 0 it is an identity of the discrete "
-        "step and would prove nothing.",
+        reason="It drops terms of order λη, which is 0.003 here; at λ = 0 it is an identity of the "
+        "discrete step and would prove nothing.",
     ),
     claim(
         id="theorem-2-on-the-flow",
         section="Theorem 2",
         statement="Theorem 2 holds for the differential equation that it is derived from.",
         quantity="Theorem 2's growth over the flow's at the end, γ ≥ 0.5: median over slices, then "
-        "over seeds at each γ, ends of any γ's interval; decided if every slice grew by 5%",
+        "over seeds at each γ, lowest and highest end of their intervals; decided if every slice "
+        "grew by 5%",
         statistic=lambda run: _on_the_flow(run, "theorem", 0.5, 1.0),
         accept=(0.85, 1.15),
-        reason="The tolerance that it is given on the discrete run.",
+        reason="The tolerance is that on the discrete run.",
         corrected_by="flow-velocity-form",
-        correction="⟨W,u⟩ is not second order once u averages gradients of other steps.",
+        correction="⟨W,u⟩ is not of second order once u averages gradients of other steps.",
     ),
     on_the_flow(
         "full",
@@ -119,9 +121,10 @@ CLAIMS: tuple[Claim, ...] = (
         1.0,
         "≥ 0.8",
         id="flow-full-form-large-momentum",
-        statement="On the flow the full form holds for γ of 0.8 and more.",
+        statement="On the flow the full form holds for γ ≥ 0.8.",
         accept=(0.99, 1.01),
-        reason="Noise that is held for a step leaves 0.9% at γ = 0.8, the solver less.",
+        reason="Noise held for a step leaves an error of 0.9% at γ = 0.8, and the solver a smaller "
+        "one.",
     ),
     on_the_flow(
         "full",
@@ -131,9 +134,9 @@ CLAIMS: tuple[Claim, ...] = (
         id="flow-full-form-small-momentum",
         statement="‖dW/dt‖² = ‖u‖² + O(η), so the full form holds on the flow for small γ too.",
         accept=(0.95, 1.05),
-        reason="The tolerance of the form with ‖dW/dt‖² itself.",
+        reason="The tolerance is that of the form with ‖dW/dt‖² itself.",
         corrected_by="flow-velocity-form",
-        correction="With minibatches held for a step d²W/dt² is O(1/η): keep ‖dW/dt‖².",
+        correction="With minibatches held for a step d²W/dt² is O(1/η), so keep ‖dW/dt‖².",
     ),
     on_the_flow(
         "velocity",
@@ -143,15 +146,15 @@ CLAIMS: tuple[Claim, ...] = (
         id="flow-velocity-form",
         statement="On the flow η‖dW/dt‖² - 2⟨W,u⟩ gives the growth of ‖W‖² at every γ.",
         accept=(0.95, 1.05),
-        reason="It drops η/2 times the second derivative of ‖W‖² alone.",
+        reason="It drops only η/2 times the second derivative of ‖W‖².",
     ),
     *(
         claim(
             id=f"norm-is-a-moving-average-{name}",
             section="§4.2, App. J",
-            statement=f"‖W‖² is a moving average of ‖u‖², here at {which}.",
-            quantity="how much of a difference in ‖W_0‖² is left in ‖W‖² at the last step: median "
-            "over slices, then over seeds",
+            statement=f"‖W‖² is a moving average of ‖u‖² at {which}.",
+            quantity="share of a difference in ‖W_0‖² that is left in ‖W‖² at the last step: "
+            "median over slices, then over seeds",
             statistic=lambda run, place=place: median_over_seeds(
                 run.memory.isel(decay=place, step=-1)
             ),
@@ -162,7 +165,7 @@ CLAIMS: tuple[Claim, ...] = (
         )
         for name, place, which, correction in (
             ("with-decay", 1, "λ > 0", ""),
-            ("without-decay", 0, "λ = 0", "At λ = 0 it is a sum, as AdaGrad's, for whole slices."),
+            ("without-decay", 0, "λ = 0", "At λ = 0 it is a sum, like AdaGrad's, of whole slices."),
         )
     ),
 )

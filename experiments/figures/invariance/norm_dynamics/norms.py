@@ -1,4 +1,4 @@
-"""Runs whose query and key norms are followed: the discrete one's, and the flow's (§4.2)."""
+"""Runs whose query and key norms are recorded: the discrete run and the flow (§4.2)."""
 
 from collections.abc import Callable, Mapping
 
@@ -13,7 +13,7 @@ from experiments.training.train import train_member
 from kadam_jax import record_squared_norm, scale_by_kadam, solve_flow
 
 TERMS = ("decayed", "growth", "radial")
-"""Of `RecordSquaredNormState`."""
+"""Fields of `RecordSquaredNormState`."""
 
 MemberFunction = Callable[[Mapping[str, jax.Array]], dict[str, jax.Array]]
 
@@ -27,11 +27,11 @@ def discrete_norms(
     b2: ArrayLike,
     eps: ArrayLike,
 ) -> MemberFunction:
-    """Adam's run with decoupled decay on matrices.
+    """Return a member function for Adam's run with decoupled weight decay on matrices.
 
     Args:
-      task: What is trained.
-      chosen: Places of the slices that are followed.
+      task: The training task.
+      chosen: Places of the slices that are recorded.
       num_steps: Static.
       learning_rate: η.
       b2: β.
@@ -78,7 +78,7 @@ def discrete_norms(
 
 
 def _squared_norm_after() -> optax.GradientTransformation:
-    """Has ‖W‖² after the step as its state; stands at a chain's end."""
+    """Keep ‖W‖² after the step as the state; belongs at the end of a chain."""
     return optax.GradientTransformation(
         lambda w: inner(w, w), lambda step, _, w: (step, inner(w + step, w + step))
     )
@@ -93,20 +93,20 @@ def flow_norms(
     b2: ArrayLike,
     eps: ArrayLike,
 ) -> MemberFunction:
-    """The flow without decay and dropout, each minibatch held for a step.
+    """Return a member function for the flow without decay and dropout, each minibatch held a step.
 
     Args:
-      task: What is trained.
+      task: The training task.
       num_steps: Static.
-      substeps: Of the exponential integrator in a step.
+      substeps: Substeps of the exponential integrator in a step.
       learning_rate: η.
       b2: β.
       eps: ε.
 
     Returns:
       A function of a member (`b1`, `seed`) to ‖W_0‖², `initial`, to ‖W‖² - ‖W_0‖² at the end,
-      `true`, and to what predicts that: `theorem` η∫‖u‖², `full` with -2∫⟨W, u⟩, `velocity` with
-      that and ‖dW/dt‖² in place of ‖u‖², each (num_slices,).
+      `true`, and to its predictions: `theorem` η∫‖u‖²; `full`, which adds -2∫⟨W, u⟩; and
+      `velocity`, which also has ‖dW/dt‖² in place of ‖u‖²; each (num_slices,).
     """
 
     def integrand(state):

@@ -1,4 +1,4 @@
-"""How ‖W‖² of queries and keys is drawn (Fig. 5 and its checks)."""
+"""Plots of ‖W‖² of queries and keys (Fig. 5 and its checks)."""
 
 import json
 
@@ -14,19 +14,19 @@ FORMS = {
     "corrected": ("Theorem 2, growth × (1+γ)/(1-γ)", {"color": "tab:blue", "linestyle": "-."}),
     "full": ("full form, with -2⟨W,u⟩", {"color": "tab:green", "linestyle": ":"}),
 }
-"""Label and line of each prediction of ‖W‖²."""
+"""The label and line of each prediction of ‖W‖²."""
 FLOW_FORMS = {
     "theorem": ("Theorem 2", {"color": "tab:red", "marker": "o"}),
     "full": ("full form, with -2⟨W,u⟩", {"color": "tab:green", "marker": "s"}),
-    "velocity": ("full form, ‖dW/dt‖² for ‖u‖²", {"color": "tab:purple", "marker": "^"}),
+    "velocity": ("full form, ‖dW/dt‖² instead of ‖u‖²", {"color": "tab:purple", "marker": "^"}),
 }
 DECAYS = ("-", "--")
 """Lines for λ = 0 and λ > 0 where both are in one panel."""
-COLOURS = "tab20"
+COLORS = "tab20"
 
 
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
-    """The paper's panel and its checks; then every slice."""
+    """Draw the paper's panel and its checks; then every slice."""
     canvas, grid = plotting.canvas(14, 8, nrows=2, ncols=3)
     panels = (
         lambda panel, data: _trajectories(panel, data.isel(decay=0)),
@@ -42,11 +42,11 @@ def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
 
 def _trajectories(panel: axes.Axes, data: xr.Dataset) -> str:
     first = data.isel(seed=0)
-    colours = colormaps[COLOURS].colors
+    colors = colormaps[COLORS].colors
     for place in range(first.sizes["slice"]):
-        colour = colours[place % len(colours)]
+        color = colors[place % len(colors)]
         for form, style in (("true", "-"), ("theorem", "--")):
-            panel.plot(first.step, first[form][place], style, color=colour, linewidth=1)
+            panel.plot(first.step, first[form][place], style, color=color, linewidth=1)
     for label, style in (("true", "-"), ("Theorem 2", "--")):
         panel.plot([], [], style, color="0.3", label=label)
     top = max(first[form].max().item() for form in ("true", "theorem"))
@@ -104,13 +104,13 @@ def _memory(panel: axes.Axes, data: xr.Dataset) -> str:
         expected = np.exp(-2 * data.weight_decay[place] * rate * data.step)
         label = "exp(-2ληn)" if place else None
         panel.plot(data.step, expected, color="tab:orange", linestyle=":", label=label)
-    panel.set(xlabel="step n", ylabel="share left of a difference in ‖W₀‖²", ylim=(0, 1.4))
+    panel.set(xlabel="step n", ylabel="remaining share of a difference in ‖W₀‖²", ylim=(0, 1.4))
     panel.legend(loc="upper left", ncols=3)
     return "a sum remembers, an average forgets"
 
 
 def _slices(data: xr.Dataset) -> figure.Figure:
-    """Small multiples as in the paper, both decays, relative to ‖W_0‖²."""
+    """Draw small multiples as in the paper, for both decays, relative to ‖W_0‖²."""
     shared = {"sharex": True, "sharey": True}
     canvas, panels = plotting.small_multiples(data.sizes["slice"], 4, 11, 2.1, **shared)
     first = data.isel(seed=0)

@@ -1,7 +1,8 @@
 """‖W‖² of scale-invariant weights: what Theorem 2 predicts, and what it leaves out (Fig. 5).
 
-The theorem drops -2⟨W, u⟩, for gradients that are noise 2γ/(1-γ) times what it keeps.
-On the discrete run at λ = 0 the full form is an identity, so it is tested on the flow.
+The theorem drops -2⟨W, u⟩, which for gradients that are noise is 2γ/(1-γ) times what it keeps.
+On the discrete run at λ = 0 the full form is an identity: its error there is rounding and proves
+nothing, so it is tested on the flow.
 """
 
 from collections.abc import Mapping
@@ -23,23 +24,23 @@ from models.nanogpt import GPTConfig
 
 LARGE = GPTConfig(qk_norm=True)
 FORMS = ("theorem", "full", "velocity")
-"""Theorem 2, with -2⟨W, u⟩, and with that and ‖dW/dt‖² in place of ‖u‖²."""
+"""Theorem 2; with -2⟨W, u⟩; and with both that and ‖dW/dt‖² in place of ‖u‖²."""
 
 
 @dataclass(frozen=True)
 class Config(TrainingConfig):
-    """What is trained and solved.
+    """The training setup, and the flows that are solved.
 
     Attributes:
       b1: γ of the trajectories.
-      b1s: γ of the runs without decay that the growth is compared over; b1 is one of them.
+      b1s: Values of γ of the runs without decay whose growth is compared; b1 is one of them.
       b2: β.
       weight_decay: λ > 0 of the runs with decoupled decay, on matrices.
-      initial_scale: Factor on W_0 of the runs that ask whether ‖W‖² forgets it.
+      initial_scale: Factor on W_0 in the runs that test whether ‖W‖² forgets it.
       num_slices: Queries and keys of single heads, chosen at random.
       flow_model: The network on the flow, without dropout; its slices should have 4096 entries or
         more.
-      flow_b1s: γ on the flow.
+      flow_b1s: Values of γ on the flow.
       flow_steps: Optimizer steps that the flow lasts.
       substeps: Substeps of the exponential integrator in a step.
     """
@@ -60,7 +61,7 @@ class Config(TrainingConfig):
     def __post_init__(self):
         super().__post_init__()
         for name in ("model", "flow_model"):
-            rule = f"{name}.qk_norm must be true, else no weight is scale-invariant"
+            rule = f"{name}.qk_norm must be true, otherwise no weight is scale-invariant"
             require(getattr(self, name).qk_norm, rule, False)
         require(self.b1 in self.b1s, f"b1 must be one of b1s={self.b1s}", self.b1)
         inside = all(0 < b1 < 1 for b1 in self.flow_b1s)
@@ -69,23 +70,23 @@ class Config(TrainingConfig):
         other = self.initial_scale > 0 and self.initial_scale != 1
         require(other, "initial_scale must be positive, not 1", self.initial_scale)
         most = self.num_available
-        rule = f"num_slices must be from 1 to {most}, the queries and keys that the model has"
+        rule = f"num_slices must be from 1 to {most}, the number of queries and keys in the model"
         require(1 <= self.num_slices <= most, rule, self.num_slices)
 
     @property
     def num_available(self) -> int:
-        """Queries and keys of single heads in the model."""
+        """Number of queries and keys of single heads in the model."""
         return 2 * self.model.num_layers * self.model.num_heads
 
     @property
     def chosen(self) -> np.ndarray:
-        """Which of them are followed, the same for all members."""
+        """Places of the recorded ones among these, the same for all members."""
         chosen = np.random.default_rng(0).choice(self.num_available, self.num_slices, replace=False)
         return np.sort(chosen)
 
 
 def compute(config: Config, run: Run) -> xr.Dataset:
-    """A sweep of discrete runs and one of flows; then `analyse`."""
+    """Run a sweep of discrete runs and one of flows, and `analyze` them."""
     b1, decay, scale = config.b1, config.weight_decay, config.initial_scale
     rows = [(b1, 0, 1) for b1 in config.b1s] + [(b1, 0, scale), (b1, decay, 1), (b1, decay, scale)]
     b1, weight_decay, scale = np.array(rows, float).T
@@ -102,18 +103,18 @@ def compute(config: Config, run: Run) -> xr.Dataset:
     def sweep(name, fn, members):
         return run.sweep(name, fn, members, chunk_size=config.chunk_size, grid_shape=True)
 
-    return analyse(config, sweep("discrete", discrete, runs), sweep("flow", flow, flows))
+    return analyze(config, sweep("discrete", discrete, runs), sweep("flow", flow, flows))
 
 
-def analyse(
+def analyze(
     config: Config, discrete: Mapping[str, np.ndarray], flow: Mapping[str, np.ndarray]
 ) -> xr.Dataset:
-    """Trajectories and growths next to what each form predicts.
+    """Compare trajectories and growths with what each form predicts.
 
     Args:
-      config: Names the members.
+      config: The configuration, which determines the members.
       discrete: `decayed`, `growth`, `radial`, `true`, each (num_points, num_seeds, num_steps,
-        num_slices), points as `compute` has them.
+        num_slices), with the points in the order of `compute`.
       flow: `initial`, `true` and a growth for each of `FORMS`, each (num_flow_b1s, num_seeds,
         num_flow_slices).
 
@@ -140,7 +141,7 @@ def analyse(
             "theorem": named((trajectory, (decayed + growth)[plain]), "‖W‖² by Theorem 2"),
             "corrected": named(
                 (trajectory, (decayed + factor[place] * growth)[plain]),
-                "‖W‖² by Theorem 2, its growth times (1+γ)/(1-γ)",
+                "‖W‖² by Theorem 2 with its growth times (1+γ)/(1-γ)",
             ),
             "full": named(
                 (trajectory, (decayed + growth + radial)[plain]),
@@ -190,7 +191,7 @@ def analyse(
 
 
 def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
-    """The numbers that the report states."""
+    """Return the numbers that the report states."""
     last = data.isel(step=-1)
     stated = {
         f"{form}_error_{place}": (

@@ -15,17 +15,18 @@ FIGURE = Figure(
     question=SCALE_INVARIANCE,
     caption="Does a normalization layer do to Adam what a second stage with γ₂ = 0 and β₂ = "
     "1/(1+2λη) does? nanoGPT ({model.num_layers} layers, {model.num_heads} heads, width "
-    "{model.width}) on the {corpus} corpus, (β, γ) = ({b2:g}, {b1:g}), batch {batch}, {num_seeds} "
-    "seeds; queries and keys alone decay, λ = 0 or 1/(2λη) = {averaging_steps} steps. Along Adam "
-    "with qk-norm, η = {learning_rate:g}: (a) ‖W‖² of every head's query and key over the moving "
-    "average of ‖u‖² (at λ = 0 the sum, β₂ = 1) that it is said to be, which begins at 0; (b) ‖W‖ "
-    "times the scale that a coarse-grained second stage gives the same u, relative to its value "
-    "after the middle: a constant would be a learning rate (at λ = 0 β₂ → 1, a running mean); (c) "
-    "cosine of u with the elementwise second stage's output, 1 for a scale. Then {num_steps} steps "
-    "of training from the same weights: (d, e) held-out loss at the end against η; (f) what each "
-    "gains over Adam, paired by seed, each at the learning rate that is best on the other seeds. "
-    "Medians with the seeds' range; in (f) means with 95% intervals. Second page: training losses, "
-    "running means, medians over seeds.",
+    "{model.width}) is trained on the {corpus} corpus with (β, γ) = ({b2:g}, {b1:g}), batch size "
+    "{batch} and {num_seeds} seeds; only queries and keys decay, with λ = 0 or 1/(2λη) = "
+    "{averaging_steps} steps. For Adam with qk-norm at η = {learning_rate:g}: (a) ‖W‖² of every "
+    "head's query and key over the moving average of ‖u‖² that it is said to be, which begins at 0 "
+    "(at λ = 0 it is the sum, β₂ = 1); (b) ‖W‖ times the scale that a coarse-grained second stage "
+    "gives the same u, relative to its value after the middle, where a constant would be a "
+    "learning rate (at λ = 0, β₂ → 1 and the average is a running mean); (c) cosine of u and the "
+    "elementwise second stage's output, which is 1 for a scale. After {num_steps} steps of "
+    "training from the same weights: (d, e) held-out loss at the end versus η; (f) the gain over "
+    "Adam, paired by seed, each at the learning rate that is best on the other seeds, means with "
+    "95% intervals; all others are medians with the range over seeds. Second page: training "
+    "losses, running means, medians over seeds.",
     presets={
         "smoke": Config(
             model=replace(SMOKE_MODEL, num_heads=2),

@@ -1,4 +1,4 @@
-"""What the paper says of 2-Adam as Adam with a normalisation layer, as rules."""
+"""The paper's claims about 2-Adam as Adam with a normalization layer, as rules."""
 
 import math
 from functools import partial
@@ -10,13 +10,13 @@ from experiments.core.stats import NOTHING, Estimate, median, median_over_seeds
 
 TWO_ADAMS = {
     "two_adam_everywhere": "2-Adam",
-    "two_adam_elementwise": "2-Adam on queries and keys alone",
-    "two_adam_coarse": "2-Adam with a coarse-grained second stage on queries and keys alone",
+    "two_adam_elementwise": "2-Adam on queries and keys only",
+    "two_adam_coarse": "2-Adam with a coarse-grained second stage on queries and keys only",
 }
 
 
 def _gain(run: xr.Dataset, arm: str, decay: int) -> xr.DataArray:
-    """Held-out loss of Adam less that of `arm`, each at its own learning rate, by seed."""
+    """Return held-out loss of Adam minus that of `arm`, each at its best learning rate, by seed."""
     loss = run.tuned_loss.isel(decay=decay).sel(split="heldout")
     return loss.sel(arm="adam") - loss.sel(arm=arm)
 
@@ -26,7 +26,7 @@ def _gain_of_the_layer(run: xr.Dataset, decay: int) -> Estimate:
 
 
 def _beyond_half(run: xr.Dataset, arm: str, decay: int) -> Estimate:
-    """What `arm` gains beyond half of what the layer does; nothing if the layer gains nothing."""
+    """Return the gain of `arm` minus half of the layer's; nothing if the layer gains nothing."""
     if not _gain_of_the_layer(run, decay).low > 0:
         return NOTHING
     beyond = _gain(run, arm, decay) - _gain(run, "adam_qk_norm", decay) / 2
@@ -40,15 +40,15 @@ CLAIMS: tuple[Claim, ...] = (
         claim(
             id=f"norm-scales-like-the-second-stage-{name}",
             section="§4.2",
-            statement="u/‖W‖ is u with a second adaptive normalisation, γ₂ = 0 and "
-            f"β₂ = 1/(1+2λη), here at {which}.",
+            statement="u/‖W‖ is u with a second adaptive normalization, γ₂ = 0 and "
+            f"β₂ = 1/(1+2λη), at {which}.",
             quantity="‖W‖ times the scale that the coarse-grained second stage gives u, mean over "
             "the last tenth of the run over that of the tenth after the middle: median over "
             "slices, then over seeds",
             statistic=lambda run, place=place: median_over_seeds(run.drift.isel(decay=place)),
             accept=(0.95, 1.05),
-            reason="A constant is a learning rate; a twentieth is what e^-5 of ‖W_0‖² and the "
-            "run's own noise may leave after five averaging times.",
+            reason="A constant is a learning rate; a twentieth is allowed for e^-5 of ‖W_0‖² and "
+            "the run's noise, which may be left after five averaging times.",
             corrected_by="norm-scales-like-the-second-stage-with-decay" if correction else "",
             correction=correction,
         )
@@ -71,9 +71,9 @@ CLAIMS: tuple[Claim, ...] = (
         "then over seeds",
         statistic=lambda run: median_over_seeds(run.final_ratio.isel(decay=1)),
         accept=(0.85, 1.15),
-        reason="The tolerance of Theorem 2 in norm_dynamics.",
+        reason="The tolerance is that of Theorem 2 in norm_dynamics.",
         corrected_by="norm-is-the-root-of-the-corrected-average",
-        correction="It is (1+γ)/(1-γ) times as large: another constant, the same stage.",
+        correction="It is (1+γ)/(1-γ) times as large: a different constant, but the same stage.",
     ),
     claim(
         id="norm-is-the-root-of-the-corrected-average",
@@ -85,7 +85,7 @@ CLAIMS: tuple[Claim, ...] = (
             run.final_ratio.isel(decay=1) / run.momentum_factor
         ),
         accept=(0.85, 1.15),
-        reason="The tolerance that the factor is given in norm_dynamics.",
+        reason="The tolerance is that of the same factor in norm_dynamics.",
     ),
     claim(
         id="elementwise-stage-keeps-the-direction",
@@ -95,7 +95,7 @@ CLAIMS: tuple[Claim, ...] = (
         "run, λ > 0: median over slices, then over seeds",
         statistic=lambda run: median_over_seeds(run.final_cosine.isel(decay=1)),
         accept=(0.95, 1.0 + 1e-5),
-        reason="Division by a number keeps the direction; 0.95 is within 18 degrees of it.",
+        reason="Division by a number preserves the direction; 0.95 is within 18 degrees of it.",
     ),
     *(
         row
@@ -104,9 +104,10 @@ CLAIMS: tuple[Claim, ...] = (
             claim(
                 id=f"normalisation-layer-helps-{name}",
                 section="§4.1",
-                statement=f"A normalisation layer on queries and keys helps training; {which}.",
-                quantity="held-out loss of Adam without less that with qk-norm, nats per token, "
-                "each at the learning rate that is best on the other seeds: median over seeds",
+                statement=f"A normalization layer on queries and keys helps training at {which}.",
+                quantity="held-out loss of Adam without qk-norm minus that with it, nats per "
+                "token, each at the learning rate that is best on the other seeds: median over "
+                "seeds",
                 statistic=lambda run, place=place: _gain_of_the_layer(run, place),
                 accept=(0.0, math.inf),
                 reason="It helps if the loss is lower.",
@@ -116,13 +117,13 @@ CLAIMS: tuple[Claim, ...] = (
                     id=f"{arm.replace('_', '-')}-recovers-half-{name}",
                     section="§4.3",
                     statement=f"{label}, γ₂ = 0, captures explicitly what the layer does "
-                    f"implicitly; {which}.",
-                    quantity="held-out loss gained over Adam less half of what qk-norm gains, nats "
+                    f"implicitly at {which}.",
+                    quantity="gain in held-out loss over Adam minus half of qk-norm's gain, nats "
                     "per token, each at the learning rate that is best on the other seeds: median "
                     "over seeds; decided if the layer helps",
                     statistic=lambda run, arm=arm, place=place: _beyond_half(run, arm, place),
                     accept=(0.0, math.inf),
-                    reason="Who captures an effect has more than half of it.",
+                    reason="Capturing an effect means having more than half of it.",
                 )
                 for arm, label in TWO_ADAMS.items()
             ),

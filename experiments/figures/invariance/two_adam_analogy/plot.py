@@ -1,4 +1,4 @@
-"""How 2-Adam is drawn next to Adam with a normalization layer."""
+"""Plots of 2-Adam next to Adam with a normalization layer."""
 
 import numpy as np
 import xarray as xr
@@ -14,13 +14,13 @@ ARMS = {
     "two_adam_elementwise": ("2-Adam on q, k", "tab:green", "v"),
     "two_adam_coarse": ("2-Adam on q, k, coarse", "tab:purple", "D"),
 }
-"""Label, colour and marker."""
+"""Label, color and marker."""
 SPLITS = {"heldout": ("held-out", "full"), "train": ("training", "none")}
 """Label and fill."""
 
 
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
-    """Norms above and losses at the end below; then losses of training."""
+    """Draw norms in the top row and final losses in the bottom row; then training losses."""
     canvas, grid = plotting.canvas(13.5, 7.6, nrows=2, ncols=3)
     panels = (
         _ratio,
@@ -53,7 +53,7 @@ def _scales(panel: axes.Axes, data: xr.Dataset) -> str:
     product = data.scale / data.inverse_norm
     half = data.norm_step[-1] // 2
     _bands(panel, product / product.sel(norm_step=slice(half, 1.2 * half)).mean("norm_step"))
-    panel.axhline(1, color="0.3", linestyle=":", linewidth=1, label="the same but for a constant")
+    panel.axhline(1, color="0.3", linestyle=":", linewidth=1, label="equal up to a constant")
     panel.set(ylabel="second stage's scale × ‖W‖, relative", ylim=(0, None))
     panel.legend(loc="lower right")
     return "the second stage and the norm"
@@ -68,18 +68,18 @@ def _cosine(panel: axes.Axes, data: xr.Dataset) -> str:
 
 
 def _bands(panel: axes.Axes, values: xr.DataArray) -> None:
-    """Median over slices and seeds, and the seeds' range, for both decays."""
+    """Draw the median over slices and seeds, and the range over seeds, for both decays."""
     by_seed = values.median("slice")
-    for decay, colour in DECAYS.items():
+    for decay, color in DECAYS.items():
         line = by_seed.sel(decay=decay)
-        plotting.seed_band(panel, line.norm_step, line, color=colour, label=decay)
+        plotting.seed_band(panel, line.norm_step, line, color=color, label=decay)
     panel.set(xlabel="step n")
 
 
 def _losses(panel: axes.Axes, data: xr.Dataset) -> str:
-    for place, (arm, (label, colour, marker)) in enumerate(ARMS.items()):
+    for place, (arm, (label, color, marker)) in enumerate(ARMS.items()):
         loss = data.final_loss.sel(split="heldout", arm=arm)
-        style = {"marker": marker, "linestyle": "-", "color": colour, "bar": colour}
+        style = {"marker": marker, "linestyle": "-", "color": color, "bar": color}
         x = data.rate * 1.04 ** (place - 2)
         plotting.seed_dots(panel, x, loss, label=label, markersize=4, **style)
     panel.set(xscale="log", xlabel="learning rate η", ylabel="held-out loss (nats/token)")
@@ -91,10 +91,10 @@ def _gains(panel: axes.Axes, data: xr.Dataset) -> str:
     gain = data.tuned_loss.sel(arm="adam") - data.tuned_loss
     arms = list(ARMS)[1:]
     for row, (split, (name, fill)) in enumerate(SPLITS.items()):
-        for place, (decay, colour) in enumerate(DECAYS.items()):
+        for place, (decay, color) in enumerate(DECAYS.items()):
             of_arms = gain.sel(split=split, decay=decay, arm=arms)
             y = np.arange(len(arms)) + 0.16 * (2 * place + row - 1.5)
-            style = {"fmt": "o", "color": colour, "fillstyle": fill, "markersize": 4}
+            style = {"fmt": "o", "color": color, "fillstyle": fill, "markersize": 4}
             plotting.seed_means(panel, y, of_arms, "y", label=f"{name}, {decay}", **style)
     panel.axvline(0, ymax=0.85, color="0.6", linewidth=0.8, zorder=0)  # below the legend
     panel.set_yticks(np.arange(len(arms)), [ARMS[arm][0] for arm in arms])
@@ -104,11 +104,11 @@ def _gains(panel: axes.Axes, data: xr.Dataset) -> str:
         ylim=(-0.6, 4.6),
     )
     panel.legend(loc="upper left", ncols=2)
-    return "gain over Adam, each at its own learning rate"
+    return "gain over Adam, each at its best learning rate"
 
 
 def _training(data: xr.Dataset) -> figure.Figure:
-    """Running means over a twentieth of the run, a panel for each decay and learning rate."""
+    """Draw running means over a twentieth of the run, a panel per decay and learning rate."""
     window = max(1, data.sizes["step"] // 20)
     loss = data.loss.rolling(step=window, center=True).mean().median("seed")
     num_rows, num_columns = data.sizes["decay"], data.sizes["rate"]
@@ -117,9 +117,9 @@ def _training(data: xr.Dataset) -> figure.Figure:
     )
     for place, panel in enumerate(panels):
         row, column = divmod(place, num_columns)
-        for arm, (label, colour, _) in ARMS.items():
+        for arm, (label, color, _) in ARMS.items():
             line = loss.sel(arm=arm).isel(decay=row, rate=column)
-            panel.plot(data.step, line, color=colour, label=label)
+            panel.plot(data.step, line, color=color, label=label)
         panel.set_title(f"η = {data.rate[column]:g}, {data.decay.values[row]}", loc="left")
         panel.set(xlabel="step n", ylabel="training loss (nats/token)")
         panel.label_outer()

@@ -1,8 +1,8 @@
 """2-Adam with γ₂ = 0 versus Adam with a normalization layer: the paper's analogy, measured (§4.2).
 
-A layer that makes queries and keys scale-invariant divides their update u by ‖W‖, which moves with
-a moving average of ‖u‖²; 2-Adam's second stage divides by the root of such an average at once. Only
-queries and keys decay: with λ = 1/(2ηT) the average that ‖W‖² is spans T steps at every η.
+A layer that makes queries and keys scale-invariant divides their update u by ‖W‖, whose square
+follows a moving average of ‖u‖²; 2-Adam's second stage divides directly by the root of such an
+average. Only queries and keys decay: with λ = 1/(2ηT) the average in ‖W‖² spans T steps at every η.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +38,7 @@ from kadam_jax import grid, scale_by_kadam
 from kadam_jax.invariance import momentum_factor, squared_norm_average
 
 RUNNING_MEAN = 1 - 1e-6
-"""β₂ where λ = 0 asks for 1, of which a bias-corrected average makes 0/0: the limit, a mean."""
+"""β₂ where λ = 0 requires 1, for which a bias-corrected average is 0/0; its limit is a mean."""
 SPLITS = ("train", "heldout")
 
 MemberFunction = Callable[[Mapping[str, jax.Array]], dict[str, jax.Array]]
@@ -46,16 +46,16 @@ MemberFunction = Callable[[Mapping[str, jax.Array]], dict[str, jax.Array]]
 
 @dataclass(frozen=True)
 class Config(TrainingConfig):
-    """What is trained.
+    """The training setup.
 
     Attributes:
-      learning_rates: Those that the optimizers are compared at, from the lowest; learning_rate is
-        that of the run whose norms are followed.
+      learning_rates: Those at which the optimizers are compared, from the lowest; learning_rate is
+        that of the run whose norms are recorded.
       b1: γ of the first stage.
       b2: β of the first stage.
-      averaging_steps: T = 1/(2λη), over how many steps ‖W‖² averages where λ > 0.
-      norm_steps: Steps of the run whose norms are followed.
-      eval_batches: Batches of each split that a loss at the end is a mean of.
+      averaging_steps: T = 1/(2λη), the number of steps over which ‖W‖² averages where λ > 0.
+      norm_steps: Steps of the run whose norms are recorded.
+      eval_batches: Batches of each split that a final loss is averaged over.
     """
 
     num_steps: int = 600
@@ -68,14 +68,14 @@ class Config(TrainingConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        rule = "model.qk_norm must be false, the runs that need it switch it on"
+        rule = "model.qk_norm must be false, because the runs that need it switch it on"
         require(not self.model.qk_norm, rule, True)
-        rule = "num_seeds must be at least 2, a learning rate is chosen on the other seeds"
+        rule = "num_seeds must be at least 2, because a learning rate is chosen on the other seeds"
         require(self.num_seeds >= 2, rule, self.num_seeds)
         rates = self.learning_rates
         require(rates and min(rates) > 0, "learning_rates must be positive numbers", rates)
         check_least(self, averaging_steps=1, eval_batches=1)
-        rule = "norm_steps must be ten averaging_steps or more, for ‖W_0‖ to be forgotten"
+        rule = "norm_steps must be at least ten averaging_steps, so that ‖W_0‖ is forgotten"
         require(self.norm_steps >= 10 * self.averaging_steps, rule, self.norm_steps)
 
     def weight_decay(self, rate: ArrayLike, decayed: ArrayLike) -> Any:
@@ -89,17 +89,17 @@ class Config(TrainingConfig):
 
 
 ARMS = ("adam_qk_norm", *SECOND_STAGES)
-"""Adam with qk-norm, and in a model without it Adam and what comes after it."""
+"""Adam with qk-norm; then, in a model without it, Adam alone and with each second stage."""
 
 
 def compute(config: Config, run: Run) -> xr.Dataset:
-    """A sweep whose norms are followed and one for each model; then `analyse`."""
+    """Run a sweep whose norms are recorded and one for each model, and `analyze` them."""
     plain, with_qk_norm = (
         language_task(replace(config.model, qk_norm=qk_norm), run.corpus, config.batch)
         for qk_norm in (False, True)
     )
 
-    def init_plain(key):  # with the weights that the other model begins with
+    def init_plain(key):  # the same initial weights as the other model
         params, state = with_qk_norm.init(key)
         return without_qk_norm(params), state
 
@@ -122,11 +122,11 @@ def compute(config: Config, run: Run) -> xr.Dataset:
         for name, (task, stages) in models.items()
     ]
     loss, final = (np.concatenate([x[key] for x in trained]) for key in ("loss", "final"))
-    return analyse(config, followed, loss, final)
+    return analyze(config, followed, loss, final)
 
 
 def norms_member(config: Config, task: Task) -> MemberFunction:
-    """Adam with qk-norm: (norm_steps, num_slices) of what `stage_effects` sees."""
+    """Return a member function: Adam with qk-norm, `stage_effects` as (norm_steps, num_slices)."""
 
     def fn(member):
         rate, decayed = config.learning_rate, member["decayed"]
@@ -143,7 +143,7 @@ def norms_member(config: Config, task: Task) -> MemberFunction:
 
 
 def losses_member(config: Config, task: Task, stages: Sequence[str]) -> MemberFunction:
-    """`loss` of every step, (num_steps,), and `final`, dropout off, one for each split.
+    """Return a member function: `loss` by step, (num_steps,), and `final` by split, dropout off.
 
     The second stage is the one in `stages` at the member's place.
     """
@@ -177,17 +177,17 @@ def _optimizer(config: Config, rate, decayed, second: optax.GradientTransformati
     )
 
 
-def analyse(
+def analyze(
     config: Config, followed: Mapping[str, np.ndarray], loss: np.ndarray, final: np.ndarray
 ) -> xr.Dataset:
-    """Norms next to averages, and losses at each arm's own learning rate.
+    """Compare norms with averages, and losses at each arm's best learning rate.
 
     Args:
-      config: Names the members.
+      config: The configuration, which determines the members.
       followed: `squared_norm`, `squared_update`, `scale`, `cosine`, each (2, num_seeds, norm_steps,
         num_slices), λ = 0 first.
-      loss: Of every step, (num_arms, num_rates, 2, num_seeds, num_steps).
-      final: Of each split, (num_arms, num_rates, 2, num_seeds, 2).
+      loss: The loss of every step, (num_arms, num_rates, 2, num_seeds, num_steps).
+      final: The final loss of each split, (num_arms, num_rates, 2, num_seeds, 2).
 
     Returns:
       The figure's dataset.
@@ -254,7 +254,7 @@ def analyse(
     data["drift"] = named(
         product.sel(norm_step=late).mean("norm_step")
         / product.sel(norm_step=middle).mean("norm_step"),
-        "‖W‖ times the second stage's scale, last tenth over the one after the middle",
+        "‖W‖ times the second stage's scale, last tenth over the tenth after the middle",
     )
     data["final_ratio"] = named(
         data.ratio.sel(norm_step=late).mean("norm_step"),
@@ -278,14 +278,14 @@ def analyse(
 
 
 def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
-    """The numbers that the report states."""
+    """Return the numbers that the report states."""
     measured = {
-        "drift": "‖W‖ times the second stage's scale, at the end over after the middle",
+        "drift": "‖W‖ times the second stage's scale, at the end over its value after the middle",
         "final_ratio": "‖W‖² over the average of ‖u‖² at the end",
         "final_cosine": "cosine of u and the elementwise second stage's output",
     }
     heldout = {
-        "best": (data.tuned_loss.sel(split="heldout"), "each at its own learning rate"),
+        "best": (data.tuned_loss.sel(split="heldout"), "each at its best learning rate"),
         "fast": (data.final_loss.sel(split="heldout").isel(rate=-1), "at the last learning rate"),
     }
     stated = {
@@ -296,7 +296,7 @@ def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
     return stated | {
         f"gain_{arm}_{name}_{place}": (
             (loss.sel(arm="adam") - loss.sel(arm=arm)).isel(decay=place),
-            f"held-out loss of adam less that of {arm}, {label}, {decay}",
+            f"held-out loss of Adam minus that of {arm}, {label}, {decay}",
             "nat/token",
         )
         for name, (loss, label) in heldout.items()

@@ -1,4 +1,4 @@
-"""Second stages after Adam's own, γ₂ = 0: what 2-Adam has where §4.2 sees a layer's effect."""
+"""Second stages after Adam's own with γ₂ = 0, which §4.2 compares with a layer's effect."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -18,12 +18,12 @@ from kadam_jax import (
 
 
 def elementwise(b2: ArrayLike, eps: ArrayLike) -> optax.GradientTransformation:
-    """As 2-Adam has it."""
+    """Build the elementwise stage of 2-Adam."""
     return scale_by_adaptive_normalization(0.0, b2, eps)
 
 
 def coarse(b2: ArrayLike, eps: ArrayLike) -> optax.GradientTransformation:
-    """One second moment for each head's query and key in leaves (width, 2, heads, head_size)."""
+    """Build a stage with one second moment per query and key, (width, 2, heads, head_size)."""
     return scale_by_coarse_grained_normalization((0, 3), 0.0, b2, eps)
 
 
@@ -33,13 +33,13 @@ SECOND_STAGES: Mapping[str, Callable[..., optax.GradientTransformation]] = {
     "two_adam_elementwise": lambda b2, eps: on_queries_and_keys(elementwise(b2, eps)),
     "two_adam_coarse": lambda b2, eps: on_queries_and_keys(coarse(b2, eps)),
 }
-"""`stage(b2, eps)` for all parameters."""
+"""Functions `stage(b2, eps)` for all parameters."""
 
 
 def one_of(
     stages: Sequence[optax.GradientTransformation], place: jax.Array
 ) -> optax.GradientTransformation:
-    """The stage at `place`, which may be traced."""
+    """Build the stage at `place`, which may be traced."""
 
     def use(place, updates, states, params):
         updates, state = stages[place].update(updates, states[place], params)
@@ -60,13 +60,13 @@ class StageEffectsState(NamedTuple):
     coarse: Any
     elementwise: Any
     seen: dict[str, jax.Array]
-    """Of every slice at the latest step: `squared_norm` ‖W‖², `squared_update` ‖u‖², `scale`, by
-    which the coarse-grained stage multiplies u, and `cosine` of u and what the elementwise one
-    makes of it."""
+    """For every slice at the latest step: `squared_norm` ‖W‖²; `squared_update` ‖u‖²; `scale`, by
+    which the coarse-grained stage multiplies u; and `cosine` of u and the elementwise stage's
+    output."""
 
 
 def stage_effects(b2: ArrayLike, eps: ArrayLike) -> optax.GradientTransformation:
-    """Leaves updates alone and records what a second stage of either kind would do to them.
+    """Leave updates unchanged and record what a second stage of either kind would do to them.
 
     Updates and parameters are slices, (num_slices, width, head_size).
     """

@@ -120,6 +120,9 @@ def root_mean_square(
 ) -> jax.Array:
     """Return √((1-gain) rms² + gain size²), an average's next root, given 1-√(1-gain) and √gain.
 
+    What is kept of rms is rounded by half a unit in the last place of rms itself, so for a small
+    1-gain the result has a relative error of up to 1/√(1-gain) roundings.
+
     The derivatives are those of the formula, so `rms_loss` and `rms_gain` have none. The tangent of
     a root of 0, argument or result, is that of half its square.
     """

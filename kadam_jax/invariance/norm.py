@@ -338,4 +338,5 @@ def _advance(x, lost, source, learning_rate, weight_decay):
     exponent = -2 * decay_rate * rate
     factor, is_small = jnp.exp(exponent), exponent > -0.5
     change = jnp.where(is_small, jnp.expm1(exponent), 0) * x + factor * rate * source
-    return add_compensated(jnp.where(is_small, 1, factor) * x, factor * lost, change)
+    total, lost = add_compensated(jnp.where(is_small, 1, factor) * x, factor * lost, change)
+    return jnp.where(jnp.isfinite(x), total, x), lost  # 0 times an infinite x would be NaN

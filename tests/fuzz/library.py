@@ -175,6 +175,8 @@ def optimizer(rng):
     eps = rng.choice((1e-30, 1e-8, 0.1)) if rng.random() < 0.9 else rng.choice(ODD)
     rate = rng.choice((1e-3, 0.1, 1.0)) if rng.random() < 0.9 else rng.choice(ODD)
     weight_decay = rng.choice((0.0, 0.0, 1e-4, 0.1)) if rng.random() < 0.9 else rng.choice(ODD)
+    if rate is len or weight_decay is len:  # a schedule, whose own errors are not ours
+        rate, weight_decay = 1e-3, 0.0
     shape = rng.choice(((), (1,), (3,), (2, 2), (0,)))
     dtype, param_dtype = rng.choice(DTYPES), rng.choice(DTYPES[:3])
     source = np.random.default_rng(rng.randrange(2**32))
@@ -212,7 +214,8 @@ def optimizer(rng):
         expected = -float(rate) * (trajectory.u[:, -1] + float(weight_decay) * theta)
         size = np.abs(expected).max(initial=0) + float(rate)
         rounding = float(jnp.finfo(wanted).eps) + 1e-6 / min(1 - betas[0], 1 - gammas[0])
-        tiny = float(jnp.finfo(wanted).smallest_subnormal)
+        rounding += 1e-7 / max(math.sqrt(betas[0]), 1e-7) * (betas[0] > 0)  # as `root_mean_square`
+        tiny = float(jnp.finfo(wanted).tiny)  # what is smaller may be flushed to 0
         error = np.abs(np.asarray(found, np.float64) - expected).max(initial=0)
         if not error <= 4 * rounding * size + tiny:
             raise Wrong(f"off by {error} of {size}")
@@ -279,6 +282,8 @@ def curves(rng):
         c = rng.uniform(-20, 20) if rng.random() < 0.8 else rng.choice((*ODD, 1e16, -1e16, 1e300))
 
         def check(found):
+            if np.ndim(c):  # arrays are allowed, here they are empty
+                return
             b1, b2 = (np.asarray(b, np.float64) for b in found)
             if not (np.abs(2 / b1 - 1 / b2 - 1 - c) <= 1e-5 * (2 / b1 + 1 / b2 + abs(c))).all():
                 raise Wrong(f"C = {2 / b1 - 1 / b2 - 1}")

@@ -1,10 +1,10 @@
 """A residual convolutional network, the paper's image classifier (App. H).
 
-What the paper leaves open is settled as PyTorch does, whose layers its drawing names: convolutions
-with biases, weights and biases initially uniform in ±1/√inputs, BatchNorm with epsilon 1e-5 and
-running averages that keep nine tenths at every step.
+Details that the paper leaves open follow PyTorch, whose layers its drawing names: convolutions with
+biases, weights and biases initially uniform in ±1/√inputs, BatchNorm with epsilon 1e-5 and running
+averages that keep nine tenths at every step.
 
-Names end in their shape: B batch, Y and X the place in the image, C channels.
+Names end in their shape: B batch, Y and X the position in the image, C channels.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from models.sizes import check_sizes
 
 IMAGE_SHAPE = (32, 32, 3)
 CHANNELS = (64, 128, 128, 128, 256, 512, 512, 512)
-"""Of the convolutions at width 1, in the order drawn."""
+"""Channels of the convolutions at width 1, in the order drawn."""
 NHWC = ("NHWC", "HWIO", "NHWC")
 
 
@@ -35,12 +35,13 @@ class CNNConfig:
       width: multiplies the number of channels of every layer; a multiple of 1/64.
       dtype: dtype of activations, convolutions and logits. Parameters, BatchNorm's statistics and
         their running averages are float32.
-      conv: "auto" is `convolution`, as fast inside a loop as outside; "lax" leaves its gradients to
-        JAX, so that forward-mode differentiation works too; in a loop on a CPU they are slow.
+      conv: "auto" is `convolution`, which is as fast inside a loop as outside; "lax" leaves the
+        gradients to JAX, so that forward-mode differentiation works too, but they are slow in a
+        loop on a CPU.
 
     Raises:
-      ValueError: if there is no class, `width` is not a positive multiple of 1/64, `dtype` is
-        unknown, or `conv` is unknown.
+      ValueError: if there is no class, `width` is not a positive multiple of 1/64, or `dtype` or
+        `conv` is unknown.
     """
 
     num_classes: int = 10
@@ -63,7 +64,7 @@ class CNNConfig:
 
     @property
     def channels(self) -> tuple[int, ...]:
-        """Channels that each convolution gives."""
+        """Number of output channels of each convolution."""
         return tuple(int(self.width * channels) for channels in CHANNELS)
 
 
@@ -75,13 +76,13 @@ def _plain_convolution(x_BxYxXxC: jax.Array, kernel_3x3xCxD: jax.Array) -> jax.A
 
 @jax.custom_vjp
 def convolution(x_BxYxXxC: jax.Array, kernel_3x3xCxD: jax.Array) -> jax.Array:
-    """3 x 3 convolution at stride 1 with a border of zeros, fast inside loops on CPUs too.
+    """Convolve 3 x 3 at stride 1 with a border of zeros, also fast inside loops on CPUs.
 
-    `jax.lax.conv_general_dilated`, but its gradients on CPUs are written as convolutions of its own
-    layout, with the transpositions spelled out. XLA's CPU backend brings convolutions into that
-    layout at a program's top level alone; those that are left otherwise in the body of a `scan` or
-    `map`, as the gradients JAX derives are, miss its fast path and take ten to a hundred times as
-    long.
+    This is `jax.lax.conv_general_dilated`, but on CPUs its gradients are written as convolutions in
+    the same layout, with the transpositions spelled out. XLA's CPU backend brings convolutions into
+    that layout only at a program's top level; those with another layout in the body of a `scan` or
+    `map`, such as the gradients that JAX derives, miss its fast path and take ten to a hundred
+    times as long.
 
     Args:
       x_BxYxXxC: images, (batch, height, width, channels).
@@ -118,7 +119,7 @@ def _plain_gradients(x, kernel, cotangent):
 
 def _canonical_gradients(x_BxYxXxC, kernel_3x3xCxD, cotangent_BxYxXxD):
     x_grad = _plain_convolution(cotangent_BxYxXxD, kernel_3x3xCxD[::-1, ::-1].swapaxes(2, 3))
-    # Channels take the batch's place and the batch that of the channels, summed over.
+    # Channels and batch swap places, so that the sum is over the batch.
     kernel_grad_Cx3x3xD = _plain_convolution(
         x_BxYxXxC.transpose(3, 1, 2, 0), cotangent_BxYxXxD.transpose(1, 2, 0, 3)
     )
@@ -131,8 +132,8 @@ convolution.defvjp(_convolution_forward, _convolution_backward)
 class Block(nnx.Module):
     """Convolution, BatchNorm and ReLU, in this order.
 
-    In training BatchNorm takes the convolution's bias away again: its gradient is rounding error,
-    of which an adaptive optimizer makes steps of full size. They move the running mean alone.
+    In training, BatchNorm removes the convolution's bias again: its gradient is rounding error,
+    which an adaptive optimizer turns into steps of full size. They move only the running mean.
     """
 
     def __init__(self, config: CNNConfig, inputs: int, outputs: int, rngs: nnx.Rngs):
@@ -143,7 +144,7 @@ class Block(nnx.Module):
         )
 
     def __call__(self, x_BxYxXxC: jax.Array) -> jax.Array:
-        """(batch, height, width, inputs) to (batch, height, width, outputs)."""
+        """Map (batch, height, width, inputs) to (batch, height, width, outputs)."""
         convolve = convolution if self.config.conv == "auto" else _plain_convolution
         x_BxYxXxD = convolve(x_BxYxXxC, self.kernel.astype(x_BxYxXxC.dtype))
         bias_D = self.bias.astype(x_BxYxXxC.dtype)
@@ -177,7 +178,7 @@ class CNN(nnx.Module):
         self.weights, self.bias = _affine(rngs, (config.channels[-1], config.num_classes))
 
     def __call__(self, images: jax.Array, *, rngs: nnx.Rngs | None = None) -> jax.Array:
-        """Classifies images.
+        """Classify images.
 
         Args:
           images: normalized per channel, (batch, 32, 32, 3).
@@ -205,20 +206,20 @@ class CNN(nnx.Module):
 
 
 def _affine(rngs: nnx.Rngs, shape: tuple[int, ...]) -> tuple[nnx.Param, nnx.Param]:
-    """Weights of that shape, inputs first, and biases."""
+    """Return weights of that shape, inputs first, and biases."""
     *input_shape, outputs = shape
     inputs = math.prod(input_shape)
     bound = 1 / math.sqrt(inputs)
-    # Drawn together: every call of the generator adds to the time that compilation takes.
+    # Drawn together, since every call of the generator adds to the compile time.
     values = jax.random.uniform(rngs.params(), (inputs + 1, outputs), jnp.float32, -bound, bound)
     return nnx.Param(values[:-1].reshape(shape)), nnx.Param(values[-1])
 
 
 def _max_pool(x_BxYxXxC: jax.Array, size: int) -> jax.Array:
-    """The largest of every `size` x `size` window; of several the first gets the gradient.
+    """Return the largest of every `size` x `size` window; the first of equals gets the gradient.
 
-    The gradient of `max` asks which pixels equal the maximum and divides by how many do: none,
-    where a compiler computes them twice with other rounding. A choice can't be empty.
+    The gradient of `max` asks which pixels equal the maximum and divides by their number, which is
+    0 if a compiler computes them twice with different rounding. A choice can't be empty.
     """
     b, y, x, c = x_BxYxXxC.shape
     windows = x_BxYxXxC.reshape(b, y // size, size, x // size, size, c).swapaxes(2, 3)

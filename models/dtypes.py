@@ -8,13 +8,13 @@ Dtype = Literal["float32", "bfloat16", "float16", "float64"]
 
 
 def check_dtype(dtype: str) -> None:
-    """Refuses a name that is none of `Dtype`.
+    """Raise for a name that is not one of `Dtype`.
 
     Args:
       dtype: a name.
 
     Raises:
-      ValueError: if it is another.
+      ValueError: if the name is unknown.
 
     Example:
 
@@ -25,7 +25,7 @@ def check_dtype(dtype: str) -> None:
 
 
 def check_enabled(dtype: str) -> None:
-    """Refuses "float64" where JAX makes float32 of it, before anything is compiled.
+    """Raise for "float64" if JAX would turn it into float32, before anything is compiled.
 
     Args:
       dtype: one of `Dtype`.

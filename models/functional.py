@@ -24,20 +24,21 @@ class Functional(NamedTuple):
 
 
 def functional(module_factory: Callable[[nnx.Rngs], nnx.Module]) -> Functional:
-    """Splits a module into a pure `init` and a pure `apply`.
+    """Split a module into a pure `init` and a pure `apply`.
 
-    The module's structure is found once, abstractly; `apply` only puts arrays back into it. It
+    The module's structure is determined once, abstractly; `apply` only puts arrays back into it. It
     calls `module(batch, rngs=rngs)`, where `rngs` is None if nothing random may happen
-    (`train=False`, or no key), and else has a `dropout` stream that starts from this call's key.
+    (`train=False`, or no key), and otherwise has a `dropout` stream that starts from this call's
+    key.
 
     Args:
-      module_factory: builds the module from an `nnx.Rngs`, `rngs.params()` for its parameters.
+      module_factory: builds the module from an `nnx.Rngs`, with `rngs.params()` for its parameters.
 
     Returns:
       A `Functional`. `params` holds the `nnx.Param`s and `state` every other variable (the running
       averages of BatchNorm, say; `{}` if there is none), both as nested dictionaries of arrays.
-      `train`, a Python bool, is the module's mode: in training BatchNorm takes the batch's
-      statistics and `apply` returns the new state, else `state` comes back as it was.
+      `train`, a Python bool, is the module's mode: in training, BatchNorm uses the batch's
+      statistics and `apply` returns the new state; otherwise `state` is returned unchanged.
 
     Raises:
       ValueError: if the module stores random state, which members and steps would then share.

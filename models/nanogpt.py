@@ -1,8 +1,8 @@
 """A decoder-only transformer, the paper's language model (App. H), and its loss.
 
-What the paper leaves open is settled as in nanoGPT: tied embeddings, no biases, a LayerNorm with a
-scale alone before each branch, the erf GELU, and initial weights N(0, 0.02²), divided by
-√(2 num_layers) where a matrix writes to the residual stream.
+Details that the paper leaves open follow nanoGPT: tied embeddings, no biases, a LayerNorm with only
+a scale before each branch, the erf GELU, and initial weights N(0, 0.02²), divided by √(2
+num_layers) where a matrix writes to the residual stream.
 
 Names end in their shape: B batch, L length, N = B·L, W width, H heads, D head size, V vocabulary.
 """
@@ -28,16 +28,16 @@ class GPTConfig:
     """The shape of a `NanoGPT`; the defaults are the paper's, 30.02 million parameters (App. H).
 
     Attributes:
-      vocab_size: number of tokens, the rows of the embedding that also gives the logits.
+      vocab_size: number of tokens, the rows of the embedding, which also gives the logits.
       context: the longest sequence, in tokens.
       num_layers: pairs of attention and MLP.
-      num_heads: attention heads of a layer; it divides `width`.
+      num_heads: attention heads of a layer; must divide `width`.
       width: size of the residual stream.
       dropout: share of entries dropped in training, after the embeddings, from the attention
         weights and from both branches of a block; 0 leaves no trace in the program.
       qk_norm: whether to LayerNorm each head's queries and keys, with a scale of size width /
         num_heads that a layer's heads share. The loss is then invariant to a positive factor on any
-        head's query or key matrix (section 4.1), exactly so as `qk_norm_eps` goes to 0.
+        head's query or key matrix (Section 4.1), exactly in the limit of `qk_norm_eps` to 0.
       norm_eps: epsilon of the LayerNorms before the branches and the logits.
       qk_norm_eps: epsilon of the query and key LayerNorms.
       dtype: dtype of activations, matrix products and logits. Parameters are float32; LayerNorm,
@@ -45,14 +45,14 @@ class GPTConfig:
       attention: "plain" writes attention out, which on CPUs is a tenth faster than
         `jax.nn.dot_product_attention`. "cudnn" is that function's flash attention, whose memory
         does not grow with the square of the length, for a half-precision `dtype` on NVIDIA GPUs;
-        calls that drop attention weights are written out all the same.
-      remat: whether the backward pass computes a block's activations again and they are not kept;
-        XLA does so on accelerators, its CPU backend keeps them anyway.
+        calls that drop attention weights still use the plain form.
+      remat: whether the backward pass recomputes a block's activations instead of keeping them; XLA
+        does so on accelerators, but its CPU backend keeps them anyway.
 
     Raises:
-      ValueError: if a size is not an integer or below 1, `width` is not a multiple of `num_heads`,
-        `dropout` is outside [0, 1), an epsilon is negative or infinite, `dtype` is unknown, or
-        `attention` is unknown or does not go with `dtype`.
+      ValueError: if a size is not an integer or is below 1, `width` is not a multiple of
+        `num_heads`, `dropout` is outside [0, 1), an epsilon is negative or infinite, `dtype` is
+        unknown, or `attention` is unknown or incompatible with `dtype`.
     """
 
     vocab_size: int = 50257
@@ -119,7 +119,7 @@ class Attention(nnx.Module):
             self.key_norm = _layer_norm(config, config.head_size, config.qk_norm_eps, rngs)
 
     def __call__(self, x_NxW: jax.Array, length: int, rngs: nnx.Rngs | None) -> jax.Array:
-        """Mixes each sequence's positions: x and the result are (batch * length, width)."""
+        """Mix each sequence's positions: x and the result are (batch * length, width)."""
         config = self.config
         qkv_BxLx3xHxD = _dense(x_NxW, self.qkv).reshape(-1, length, *self.qkv.shape[1:])
         q_BxLxHxD, k_BxLxHxD, v_BxLxHxD = jnp.moveaxis(qkv_BxLx3xHxD, 2, 0)
@@ -160,7 +160,7 @@ class Block(nnx.Module):
         self.down = _weights(rngs, (4 * config.width, config.width), config.residual_scale)
 
     def __call__(self, x_NxW: jax.Array, length: int, rngs: nnx.Rngs | None) -> jax.Array:
-        """Adds both branches to x, (batch * length, width)."""
+        """Add both branches to x, (batch * length, width)."""
         branch_NxW = self.attention(self.attention_norm(x_NxW), length, rngs)
         x_NxW = x_NxW + _dropout(branch_NxW, self.config.dropout, rngs)
         hidden_Nx4W = jax.nn.gelu(_dense(self.mlp_norm(x_NxW), self.up), approximate=False)
@@ -170,7 +170,7 @@ class Block(nnx.Module):
 class NanoGPT(nnx.Module):
     """The decoder-only transformer of the paper's experiments (App. H).
 
-    Inside, activations are (batch * length, width): on a CPU the weight gradient of a product with
+    Activations inside are (batch * length, width): on a CPU, the weight gradient of a product with
     a three-dimensional array misses the fast path.
 
     Example:
@@ -202,7 +202,7 @@ class NanoGPT(nnx.Module):
         self.norm = _layer_norm(config, config.width, config.norm_eps, rngs)
 
     def __call__(self, tokens: jax.Array, *, rngs: nnx.Rngs | None = None) -> jax.Array:
-        """Predicts the next token at every position.
+        """Predict the next token at every position.
 
         Args:
           tokens: integers in [0, vocab_size), (batch, length), length at most `config.context`.
@@ -212,7 +212,7 @@ class NanoGPT(nnx.Module):
           Logits, (batch, length, vocab_size).
 
         Raises:
-          ValueError: if `tokens` is not a matrix of integers, has none, or is longer than the
+          ValueError: if `tokens` is not a matrix of integers, is empty, or is longer than the
             context.
         """
         check_enabled(self.config.dtype)
@@ -237,15 +237,16 @@ class NanoGPT(nnx.Module):
 
 
 def query_key_slices(params: Mapping[str, Any]) -> dict[str, jax.Array]:
-    """Each head's query and key matrix, the weights that scale invariance speaks of (§4.1).
+    """Return each head's query and key matrix, the scale-invariant weights (§4.1).
 
-    With `qk_norm` the loss does not change under a positive factor on any one of them.
+    With `qk_norm`, a positive factor on any one of them does not change the loss.
 
     Args:
-      params: of a `NanoGPT`, or a tree like them: gradients, updates.
+      params: parameters of a `NanoGPT`, or a tree like them, such as gradients or updates.
 
     Returns:
-      "layer/head/query" and "layer/head/key" to a matrix (width, head_size), layer by layer.
+      A dictionary from "layer/head/query" and "layer/head/key" to a matrix (width, head_size),
+      layer by layer.
 
     Example:
 
@@ -268,10 +269,10 @@ def query_key_slices(params: Mapping[str, Any]) -> dict[str, jax.Array]:
 
 
 def next_token_loss(logits: jax.Array, targets: jax.Array) -> jax.Array:
-    """Mean cross-entropy, in nats: mean of logsumexp(logits) - logits[target].
+    """Compute the mean cross-entropy in nats: mean of logsumexp(logits) - logits[target].
 
     Args:
-      logits: (..., vocab_size); taken to float32 if less.
+      logits: (..., vocab_size); cast to float32 if less precise.
       targets: integers in [0, vocab_size), (...).
 
     Returns:
@@ -297,14 +298,14 @@ def _weights(rngs: nnx.Rngs, shape: tuple[int, ...], scale: float = INIT_SCALE) 
 
 
 def _layer_norm(config: GPTConfig, size: int, eps: float, rngs: nnx.Rngs) -> nnx.LayerNorm:
-    # The two-pass variance: its cancellation would break the scale invariance of qk-norm.
+    # Two-pass variance: the cancellation in the fast one would break qk-norm's scale invariance.
     return nnx.LayerNorm(
         size, epsilon=eps, use_bias=False, use_fast_variance=False, dtype=config.dtype, rngs=rngs
     )
 
 
 def _dense(x: jax.Array, weights: nnx.Param) -> jax.Array:
-    """(N, inputs) times (inputs, ...), as one matrix product."""
+    """Multiply (N, inputs) by (inputs, ...) as one matrix product."""
     return x @ weights.reshape(weights.shape[0], -1).astype(x.dtype)
 
 

@@ -1,7 +1,7 @@
-"""A feed-forward language model: the next token from a fixed number of tokens before it.
+"""A feed-forward language model that predicts a token from a fixed number of tokens before it.
 
-An example is a single prediction, so that a batch of 512 examples costs what a few sequences cost a
-transformer.
+An example is a single prediction, so that a batch of 512 examples costs about as much as a few
+sequences cost a transformer.
 
 Names end in their shape: B batch, L length, E embedding size, W width, V vocabulary.
 """
@@ -22,8 +22,8 @@ class NGramConfig:
 
     Attributes:
       vocab_size: number of tokens.
-      context: tokens that are seen, all of them.
-      embedding_size: numbers that stand for a token.
+      context: number of tokens that are seen.
+      embedding_size: numbers that represent a token.
       width: size of the hidden layer.
 
     Raises:
@@ -48,7 +48,7 @@ class NGramConfig:
 
 
 class NGram(nnx.Module):
-    """Embeddings of the tokens next to each other, one hidden layer of tanh, logits.
+    """The concatenated embeddings of the tokens, one hidden tanh layer, and logits.
 
     Example:
 
@@ -74,7 +74,7 @@ class NGram(nnx.Module):
         self.logits = nnx.Linear(config.width, config.vocab_size, rngs=rngs)
 
     def __call__(self, tokens: jax.Array, *, rngs: nnx.Rngs | None = None) -> jax.Array:
-        """Predicts the token that follows.
+        """Predict the token that follows.
 
         Args:
           tokens: integers in [0, vocab_size), (batch, context).

@@ -1,21 +1,21 @@
-"""How large a network's arrays may be."""
+"""Limits on the sizes of a network's arrays."""
 
 import math
 
 MOST_ENTRIES = 2**31 - 1
-"""Of one array: places in it are integers of 32 bits."""
+"""Limit for one array, since indices into it are 32-bit integers."""
 MOST_LAYERS = 1000
-"""Every layer is a part of the compiled program."""
+"""Limit on layers, since every layer is a part of the compiled program."""
 
 
 def check_sizes(**shapes: tuple[int, ...]) -> None:
-    """Refuses arrays of parameters with too many entries, before anything is allocated.
+    """Raise for arrays of parameters with too many entries, before anything is allocated.
 
     Args:
-      shapes: the shape of an array by the names of the fields that decide it, joined by "_and_".
+      shapes: the shape of each array, by the names of the fields that decide it, joined by "_and_".
 
     Raises:
-      ValueError: if one has 2^31 entries or more.
+      ValueError: if an array has 2^31 entries or more.
 
     Example:
 
@@ -25,5 +25,5 @@ def check_sizes(**shapes: tuple[int, ...]) -> None:
         if math.prod(map(int, shape)) > MOST_ENTRIES:  # Python's integers do not overflow
             raise ValueError(
                 f"{fields.replace('_and_', ' and ')} must be smaller: an array of parameters would "
-                f"be {' x '.join(map(str, shape))}, and {MOST_ENTRIES} entries are the most."
+                f"be {' x '.join(map(str, shape))}, at most {MOST_ENTRIES} entries are possible."
             )

@@ -601,7 +601,7 @@ def test_a_gradient_that_is_not_finite_spoils_its_own_slice_alone(bad):
 
 
 def test_a_norm_that_overflows_stays_infinite():
-    predicted = predicted_squared_norm(1e4, np.float32([1, 1, 0]), learning_rate=1e30)
+    predicted = predict(1e4, np.float32([1, 1, 0]), learning_rate=1e30)
     np.testing.assert_array_equal(predicted, np.float32([1e4, np.inf, np.inf, np.inf]))
 
 

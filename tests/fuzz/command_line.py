@@ -206,6 +206,7 @@ def fuzz(num_calls, seed, show=print):
             case = {"cwd": str(here), **case, "env": {"HOME": str(here), **case.get("env", {})}}
             start = time.monotonic()
             code, printed, errors = forked.call(argv, **case, seconds=SECONDS)
+            errors = errors.replace("\0", "")  # of UTF-16
             late = code == -9 and time.monotonic() - start > SECONDS
             what = problem(code, errors, late)
             heard = not {1, 2} & {*case.get("closed", ()), *case.get("unread", ())}

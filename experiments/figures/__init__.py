@@ -4,6 +4,10 @@ A figure's folder has four files: `__init__.py` with `FIGURE`, its words and pre
 `Config` and `compute(config, run)`, and further parts named by subject; `plot.py` with
 `plot(dataset)`; `claims.py` with `CLAIMS`. What figures of one family share stands in the family's
 folder. Figures never import each other, nor do families.
+
+What holds for every figure is tested in `tests/figures/test_every_figure.py`. It reads `CONTRACT`
+in the module of a figure's own tests, `tests/figures/<family>/test_<figure>.py`: the smallest
+configuration, what is refused, and data that support and refute each claim.
 """
 
 import importlib

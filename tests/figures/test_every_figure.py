@@ -1,9 +1,19 @@
-"""Every figure, at smoke size: that its programs can be made under JAX's own switches."""
+"""What holds for every figure; what is a figure's own stands in the `CONTRACT` of its tests."""
+
+import dataclasses
+import importlib
+import io
+import re
 
 import jax
 import numpy as np
 import pytest
+import xarray as xr
 
+from experiments.core import plot as plotting
+from experiments.core.claims import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, judge
+from experiments.core.config import to_json
+from experiments.core.errors import ConfigError
 from experiments.core.run import Run
 from experiments.core.store import ChunkStore
 from experiments.data import load_corpus
@@ -12,10 +22,126 @@ from experiments.figures import discover
 from experiments.training.config import ImagesConfig, TrainingConfig
 
 FIGURES = discover()
+each_figure = pytest.mark.parametrize("name", FIGURES)
 
 
-class Traced(Run):
-    """A run whose sweeps trace their programs and give ones, of the right shapes and dtypes."""
+def contract_of(name):
+    family = FIGURES[name].compute.__module__.split(".")[2]
+    return importlib.import_module(f"tests.figures.{family}.test_{name}").CONTRACT
+
+
+# Configurations
+
+
+@each_figure
+def test_configurations_that_cannot_be_computed_are_refused(name):
+    contract = contract_of(name)
+    assert contract.figure is FIGURES[name]
+    assert contract.refused
+    assert not [bad for bad in contract.refused if not refuses(contract.config, bad)]
+
+
+def refuses(config, bad):
+    changes, message = bad if isinstance(bad, tuple) else (bad, next(iter(bad)))
+    try:
+        dataclasses.replace(config, **changes)
+    except ConfigError as error:
+        return re.search(message, str(error))
+
+
+# Claims
+
+
+@each_figure
+def test_every_claim_has_cases(name):
+    claims, contract = FIGURES[name].claims, contract_of(name)
+    assert list(contract.cases) == [claim.id for claim in claims]
+    assert {len(cases) for cases in contract.cases.values()} <= {2, 3}
+
+
+@each_figure
+def test_claims_follow_the_data_if_there_is_enough(name):
+    figure, contract, made = FIGURES[name], contract_of(name), {}
+    for claim in figure.claims:
+        minimum = {**figure.minimum, **claim.minimum}
+        field = "num_seeds" if "num_seeds" in minimum else next(iter(minimum))
+        enough = dataclasses.replace(figure.presets["laptop"], **claim.minimum)
+        few = dataclasses.replace(enough, **{field: minimum[field] - 1})
+        verdicts = (SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE)
+        for given, verdict in zip(contract.cases[claim.id], verdicts, strict=False):
+            if repr(given) not in made:
+                made[repr(given)] = contract.made_up(**given)
+            data = made[repr(given)]
+            judged = judge(claim, data.assign_attrs(config=to_json(enough)), figure.minimum)
+            assert judged.verdict == verdict, (claim.id, given, judged.estimate)
+            judged = judge(claim, data.assign_attrs(config=to_json(few)), figure.minimum)
+            assert judged.verdict == INCONCLUSIVE, (claim.id, given)
+            assert f"{field}={minimum[field] - 1} < {minimum[field]}" in judged.remark
+
+
+# The smallest dataset
+
+
+@each_figure
+def test_a_dataset_is_labelled_and_decides_nothing(name, computed):
+    data = computed(contract_of(name))
+    for variable in data.variables:
+        assert data[variable].attrs["long_name"], variable
+        assert data[variable].attrs["units"], variable
+    for claim in FIGURES[name].claims:
+        assert judge(claim, data, FIGURES[name].minimum).verdict == INCONCLUSIVE, claim.id
+
+
+@each_figure
+def test_pages_are_drawn_from_the_dataset_alone_and_the_same_again(name, computed):
+    contract = contract_of(name)
+    data = computed(contract)
+    files = []
+    for _ in range(2):
+        with plotting.style():
+            pages = FIGURES[name].plot(data)
+            files.append({page: svg(canvas) for page, canvas in pages.items()})
+    assert files[0] == files[1]
+    xr.testing.assert_identical(data, computed(contract))
+    panels = {
+        page: [axes for axes in canvas.axes if axes.get_subplotspec() and axes.has_data()]
+        for page, canvas in pages.items()
+    }
+    assert {page: len(of) for page, of in panels.items()} == contract.panels
+    for page, of in panels.items():
+        for panel in of:
+            assert panel.get_title(loc="left") or len(of) == 1
+            if panel.axison:
+                assert labels(pages[page], panel, "x"), (page, panel)
+                assert labels(pages[page], panel, "y"), (page, panel)
+
+
+def svg(canvas):
+    file = io.BytesIO()
+    plotting.mend_empty_axes(canvas)
+    canvas.savefig(file, format="svg", metadata={"Date": None})
+    return file.getvalue()
+
+
+def labels(canvas, panel, axis):
+    """Of the panel, or of those that share its column (x) or its row (y)."""
+    span = {"x": "colspan", "y": "rowspan"}[axis]
+    where = getattr(panel.get_subplotspec(), span)
+    return [
+        label
+        for axes in canvas.axes
+        if axes.get_subplotspec() and getattr(axes.get_subplotspec(), span) == where
+        if (label := getattr(axes, f"get_{axis}label")())
+    ]
+
+
+# Programs
+
+
+class Diverged(Run):
+    """Sweeps whose programs are traced, not run: what they would give, all of it not finite."""
+
+    bad = np.nan
 
     def sweep(self, name, fn, members, *, grid_shape=False, **_):
         columns = {key: np.asarray(column) for key, column in members.items()}
@@ -29,7 +155,10 @@ class Traced(Run):
             fixed = dict(zip(texts, values, strict=True))
             results = jax.eval_shape(lambda member, fixed=fixed: fn(member | fixed), member)
         shape = members.shape if grid_shape else (len(next(iter(columns.values()))),)
-        return {key: np.ones((*shape, *x.shape), x.dtype) for key, x in results.items()}
+        return {
+            key: np.full((*shape, *x.shape), self.bad if x.dtype.kind == "f" else 0, x.dtype)
+            for key, x in results.items()
+        }
 
 
 # Whose programs have what optax (schedules, bias correction) and flax (LayerNorm) mix themselves.
@@ -45,22 +174,42 @@ MIXED = {
     "strategies_images",
     "strategies_text",
 }
+COMPARISONS = {
+    "decay_search",
+    "noise_robustness",
+    "optimizer_comparison",
+    "rate_sensitivity",
+    "strategies_images",
+    "strategies_text",
+}
+"""Figures in which a diverged run is no evidence; elsewhere it may be an update that grew."""
+IN_FLOAT64 = {"noise_robustness", "norm_dynamics", "trajectories", "two_adam_analogy"}
+"""Figures that mix dtypes in float64 alone, where they compute with NumPy's numbers."""
+CASES = [
+    *((name, np.nan, True) for name in FIGURES),
+    *((name, np.nan, False) for name in sorted(IN_FLOAT64 - {"norm_dynamics"})),
+    *((name, np.inf, False) for name in ("max_update", "norm_dynamics", "strategies_text")),
+]
 
 
-def trace(figure, folder):
-    """Makes all of a figure's programs at smoke size, and what is computed from them."""
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of NaN and infinities
+@pytest.mark.parametrize(("name", "bad", "x64"), CASES)
+def test_programs_mix_no_dtypes_and_diverged_members_are_judged_and_drawn(
+    name, bad, x64, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(Diverged, "bad", bad)
+    figure = FIGURES[name]
     config = figure.presets["smoke"]
     corpus = load_corpus(config.corpus) if isinstance(config, TrainingConfig) else None
-    images = load_images("digits", cache=folder) if isinstance(config, ImagesConfig) else None
-    figure.compute(config, Traced(corpus, None, ChunkStore(folder), images=images))
-
-
-@pytest.mark.parametrize("name", FIGURES)
-def test_a_figures_programs_can_be_made_in_float64(name, tmp_path, x64):
-    trace(FIGURES[name], tmp_path)
-
-
-@pytest.mark.parametrize("name", sorted(FIGURES.keys() - MIXED))
-def test_a_figures_programs_mix_no_dtypes(name, tmp_path):
-    with jax.numpy_dtype_promotion("strict"):
-        trace(FIGURES[name], tmp_path)
+    images = load_images("digits", cache=tmp_path) if isinstance(config, ImagesConfig) else None
+    mixes = name in MIXED or (x64 and name in IN_FLOAT64)
+    with jax.enable_x64(x64), jax.numpy_dtype_promotion("standard" if mixes else "strict"):
+        data = figure.compute(config, Diverged(corpus, None, ChunkStore(tmp_path), images=images))
+    data.attrs["config"] = to_json(config)
+    for claim in figure.claims:
+        judged = judge(claim, data, {})
+        assert name not in COMPARISONS or judged.verdict == INCONCLUSIVE
+    with plotting.style():
+        for canvas in figure.plot(data).values():
+            plotting.mend_empty_axes(canvas)
+            canvas.draw_without_rendering()

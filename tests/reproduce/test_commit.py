@@ -15,7 +15,7 @@ from experiments.figures import discover
 from experiments.reproduce import pipeline
 from experiments.reproduce.commit import BITS, LARGE, commit, rounded
 from experiments.reproduce.pipeline import COMMITTED, place, run_figure
-from tests.figures.claim_cases import CLAIMS
+from tests.figures.contract import CLAIMS
 
 FIGURES = discover()
 PLANE = FIGURES["stability_plane"]

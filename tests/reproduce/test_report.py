@@ -36,7 +36,7 @@ from experiments.reproduce import manifest, pipeline
 from experiments.reproduce.manifest import write_manifest
 from experiments.reproduce.pipeline import place, run_figure
 from experiments.reproduce.report import STATED, Section, render, write_report
-from tests.figures.claim_cases import CLAIMS
+from tests.figures.contract import CLAIMS
 
 FIGURES = discover()
 PLANE = FIGURES["stability_plane"]

@@ -9,46 +9,28 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from experiments.core.claims import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, judge
-from experiments.core.config import shortfalls, to_json
 from experiments.core.errors import ConfigError
 from experiments.core.run import Run
-from experiments.core.store import ChunkStore
-from experiments.data import byte_corpus
 from experiments.figures.flow import solver_cost
-from experiments.figures.flow.solver_cost.claims import CLAIMS
 from experiments.figures.flow.solver_cost.problems import by_diffrax
 from experiments.training.tasks import language_task
 from kadam_jax.flow import flow_vector_field, solve_flow
-from models.nanogpt import GPTConfig
+from tests.figures.contract import CORPUS, NETWORK, Contract
 
-TINY = GPTConfig(vocab_size=256, context=8, num_layers=1, num_heads=1, width=8, dropout=0.1)
 CONFIG = dataclasses.replace(
-    solver_cost.FIGURE.presets["smoke"], model=TINY, small_steps=3, goal=4, euler=(2, 4)
+    solver_cost.FIGURE.presets["smoke"], model=NETWORK, small_steps=3, goal=4, euler=(2, 4)
 )
 LAPTOP = solver_cost.FIGURE.presets["laptop"]
 DECAYS = {"b1": CONFIG.b1, "b2": CONFIG.b2}
-CORPUS = byte_corpus("text", b"the quick brown fox jumps over the lazy dog. " * 40)
 
 
+MAKE_PROBLEMS = solver_cost.run.problems
 RUN = Run(CORPUS, None, None)  # for problems, which are built without a sweep
 
 
 def problem_of(name, seed):
     make, _ = solver_cost.run.problems(CONFIG, RUN)[name]
     return make(jax.random.key(seed))
-
-
-@pytest.fixture(scope="module")
-def computed(tmp_path_factory):
-    """The dataset of only the quadratic, with the attributes that plotting needs."""
-    store = ChunkStore(tmp_path_factory.mktemp("solver_cost"))
-    with pytest.MonkeyPatch.context() as patch:
-        chosen = {"quadratic": solver_cost.run.problems(CONFIG, RUN)["quadratic"]}
-        patch.setattr(solver_cost.run, "problems", lambda config, run: chosen)
-        data = solver_cost.run.compute(CONFIG, Run(CORPUS, None, store))
-    data.attrs["config"] = to_json(CONFIG)
-    return data
 
 
 # Problems
@@ -78,7 +60,7 @@ def test_the_networks_gradient_is_its_tasks_without_dropout(x64):
     @jax.jit
     def both(key):
         problem = make(key)
-        task = language_task(TINY, CORPUS, CONFIG.batch)
+        task = language_task(NETWORK, CORPUS, CONFIG.batch)
         params, state = task.init(jax.random.split(key)[0])
         tokens = problem.batches[0]
         grads = jax.grad(lambda params: task.evaluate(params, state, tokens))(params)
@@ -146,7 +128,7 @@ def test_a_method_takes_the_stated_number_of_gradients(x64, name):
     assert len(count) == problem.num_steps * (method.each * num + method.once)
 
 
-def test_an_error_is_the_distance_over_the_displacement(computed, x64):
+def test_an_error_is_the_distance_over_the_displacement(data, x64):
     seed = 1
     problem = problem_of("quadratic", seed)
     solve = partial(
@@ -159,7 +141,7 @@ def test_an_error_is_the_distance_over_the_displacement(computed, x64):
     def error(solution):
         return np.linalg.norm(solution - converged) / displacement
 
-    data = computed.sel(problem="quadratic", seed=seed)
+    data = data.sel(problem="quadratic", seed=seed)
     expected = {("euler", num): error(solve(substeps=num).saved[-1]) for num in CONFIG.euler}
     for name, solver in solver_cost.run.SOLVERS.items():
         for in_x, variable in enumerate(solver_cost.run.VARIABLES):
@@ -175,7 +157,7 @@ def test_an_error_is_the_distance_over_the_displacement(computed, x64):
 
 # The dataset, the figure and the claims
 
-PROBLEMS = list(solver_cost.run.problems(CONFIG, RUN))
+PROBLEMS = list(MAKE_PROBLEMS(CONFIG, RUN))
 # Errors of order p with K substeps are C/K^p; those of Euler's method are 0.1/K.
 LAWS = {
     "euler": (0.1, 1.0),
@@ -196,9 +178,7 @@ def cost_data(config=LAPTOP, spread=0.0, **laws):
         substeps = np.array(getattr(config, solver_cost.run.METHODS[name].substeps), float)
         orders = order + np.linspace(-spread, spread, config.num_seeds)[:, None]
         found[name] = np.broadcast_to(size / substeps**orders, (config.num_seeds, len(substeps)))
-    data = solver_cost.run.analyze(config, dict.fromkeys(PROBLEMS, found))
-    data.attrs["config"] = to_json(config)
-    return data
+    return solver_cost.run.analyze(config, dict.fromkeys(PROBLEMS, found))
 
 
 def test_orders_and_fewest_gradients_come_from_the_errors():
@@ -213,85 +193,51 @@ def test_orders_and_fewest_gradients_come_from_the_errors():
     assert np.isposinf(never).all()
 
 
-def test_every_variable_is_labeled(computed):
-    for name in computed.variables:
-        assert computed[name].attrs["long_name"], name
-        assert computed[name].attrs["units"], name
-    assert computed.sizes["run"] == sum(
-        len(getattr(CONFIG, method.substeps)) for method in solver_cost.run.METHODS.values()
-    )
-
-
-def test_the_plot_needs_only_the_dataset_and_labels_its_axes(tmp_path):
-    (canvas,) = solver_cost.plot.plot(cost_data(spread=0.1)).values()
-    assert len(canvas.axes) == len(PROBLEMS) + 1
-    for panel in canvas.axes:
-        assert panel.get_xlabel()
-        assert panel.get_title(loc="left")
-    canvas.savefig(tmp_path / "figure.png")
-    assert (tmp_path / "figure.png").stat().st_size > 10_000
-
-
-CASES = {  # that support a claim, refute it, and do neither
-    "euler-has-order-one": (
-        {"spread": 0.02},
-        {"euler": (0.1, 1.3), "spread": 0.02},
-        {"spread": 0.2},
-    ),
-    "exponential-integrator-has-order-two": (
-        {"spread": 0.1},
-        {"exponential": (0.02, 1.5), "spread": 0.1},
-        {"spread": 0.4},
-    ),
-    "root-limits-classical-methods": (
-        {"spread": 0.1},
-        {"heun_t": (0.1, 2.0), "tsit5_t": (0.1, 2.0)},
-        {"heun_t": (0.1, 2.0)},
-    ),
-    "substitution-restores-order": (
-        {"spread": 0.1},
-        {"tsit5_x": (0.01, 3.0)},
-        {"spread": 0.5},
-    ),
-    "five-gradients-do-what-eulers-hundred-do": (
-        {"exponential": (0.01, 2.0)},
-        {},
-        {"exponential": (0.016, 2.0), "spread": 0.2},
-    ),
-}
-
-
-def test_every_claim_has_cases():
-    assert [claim.id for claim in CLAIMS] == list(CASES)
-
-
-@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)
-def test_a_claim_follows_the_data_but_not_at_smoke_scale(claim):
-    figure, verdicts = solver_cost.FIGURE, (SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE)
-    for given, verdict in zip(CASES[claim.id], verdicts, strict=True):
-        data = cost_data(**given)
-        judged = judge(claim, data, figure.minimum)
-        assert judged.verdict == verdict, judged.estimate
-        data.attrs["config"] = to_json(figure.presets["smoke"])
-        judged = judge(claim, data, figure.minimum)
-        assert judged.verdict == INCONCLUSIVE
-        assert shortfalls(figure.presets["smoke"], figure.minimum)[0] in judged.remark
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
+CONTRACT = Contract(
+    solver_cost.FIGURE,
+    CONFIG,
+    panels={"": 2},
+    refused=[
         {"euler": (100,)},
         {"heun": (4, 2)},
         {"tsit5": (0, 2)},
         {"goal": 17},
-        {"reference": 17},
-        {"small_reference": 17},
+        {"reference": 3},
+        {"small_reference": 3},
         {"small_steps": 0},
         {"b2": 1.0},
     ],
+    made_up=cost_data,
+    cases={
+        "euler-has-order-one": (
+            {"spread": 0.02},
+            {"euler": (0.1, 1.3), "spread": 0.02},
+            {"spread": 0.2},
+        ),
+        "exponential-integrator-has-order-two": (
+            {"spread": 0.1},
+            {"exponential": (0.02, 1.5), "spread": 0.1},
+            {"spread": 0.4},
+        ),
+        "root-limits-classical-methods": (
+            {"spread": 0.1},
+            {"heun_t": (0.1, 2.0), "tsit5_t": (0.1, 2.0)},
+            {"heun_t": (0.1, 2.0)},
+        ),
+        "substitution-restores-order": (
+            {"spread": 0.1},
+            {"tsit5_x": (0.01, 3.0)},
+            {"spread": 0.5},
+        ),
+        "five-gradients-do-what-eulers-hundred-do": (
+            {"exponential": (0.01, 2.0)},
+            {},
+            {"exponential": (0.016, 2.0), "spread": 0.2},
+        ),
+    },
+    patches={
+        "experiments.figures.flow.solver_cost.run.problems": lambda config, run: {
+            "quadratic": MAKE_PROBLEMS(config, run)["quadratic"]
+        }
+    },
 )
-def test_an_invalid_configuration_is_refused(bad):
-    (name,) = bad
-    with pytest.raises(ConfigError, match=name):
-        dataclasses.replace(LAPTOP, **bad)

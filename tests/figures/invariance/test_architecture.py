@@ -7,26 +7,16 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from experiments.core.config import to_json
-from experiments.core.errors import ConfigError
 from experiments.figures.invariance.architecture import FIGURE
 from experiments.figures.invariance.architecture.plot import plot
 from experiments.figures.invariance.architecture.run import (
-    Config,
-    compute,
     find_layers,
     num_parameters,
 )
 from models.cnn import CNN, IMAGE_SHAPE, CNNConfig
+from tests.figures.contract import Contract
 
 CONFIG = FIGURE.presets["smoke"]
-
-
-@pytest.fixture(scope="module")
-def data():
-    dataset = compute(CONFIG, None)
-    dataset.attrs["config"] = to_json(CONFIG)
-    return dataset
 
 
 def test_layers_are_those_in_the_papers_figure(data):
@@ -90,10 +80,7 @@ def test_a_differently_wired_network_is_drawn_differently():
         find_layers(model, images)
 
 
-def test_everything_is_labeled_and_plots_need_only_the_dataset(data):
-    for variable in data.variables.values():
-        assert variable.attrs["long_name"]
-        assert variable.attrs["units"]
+def test_every_layer_is_drawn(data):
     (panel,) = plot(data)[""].axes
     texts = [text.get_text() for text in panel.texts]
     assert texts.count("convolution 3 × 3, BatchNorm, ReLU") == 8
@@ -101,6 +88,4 @@ def test_everything_is_labeled_and_plots_need_only_the_dataset(data):
     assert f"{data.total_parameters.item():,}" in panel.get_title(loc="left")
 
 
-def test_no_images_are_refused():
-    with pytest.raises(ConfigError, match="num_images"):
-        Config(num_images=0)
+CONTRACT = Contract(FIGURE, CONFIG, panels={"": 1}, refused=[{"num_images": 0}])

@@ -8,23 +8,17 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from experiments.core.claims import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, judge
-from experiments.core.config import to_json
-from experiments.core.errors import ConfigError
-from experiments.core.run import Run
 from experiments.core.stats import ENDS
-from experiments.core.store import ChunkStore
-from experiments.data import load_corpus
 from experiments.figures.invariance import coarse_graining as figure
-from experiments.figures.invariance.coarse_graining import claims
 from experiments.training.tasks import language_task
 from experiments.training.train import train_member
 from kadam_jax import kadam
-from models.nanogpt import GPTConfig, query_key_slices
+from models.nanogpt import query_key_slices
+from tests.figures.contract import CORPUS, NETWORK, Contract
 
 TINY = dataclasses.replace(
     figure.FIGURE.presets["smoke"],
-    model=GPTConfig(vocab_size=256, context=8, num_layers=1, num_heads=2, width=16, qk_norm=True),
+    model=dataclasses.replace(NETWORK, num_heads=2, width=16, dropout=0.0, qk_norm=True),
     num_steps=12,
     eval_every=6,
 )
@@ -32,13 +26,7 @@ TINY = dataclasses.replace(
 
 @pytest.fixture(scope="module")
 def task():
-    return language_task(TINY.model, load_corpus("embedded"), TINY.batch)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    store = ChunkStore(tmp_path_factory.mktemp("chunks"))
-    return figure.run.compute(TINY, Run(load_corpus("embedded"), None, store))
+    return language_task(TINY.model, CORPUS, TINY.batch)
 
 
 def test_the_first_run_is_adams(data, task):
@@ -97,30 +85,6 @@ def test_distances_are_norms_of_both_parts(task):
     )
 
 
-def test_everything_is_labeled_and_plots_need_only_the_dataset(data):
-    for name in data.variables:
-        assert data[name].attrs["long_name"]
-        assert "units" in data[name].attrs
-    (canvas,) = figure.plot.plot(data).values()
-    assert len(canvas.axes) == 6
-    for panel in canvas.axes:
-        assert panel.get_xlabel()
-        assert panel.get_ylabel()
-        assert panel.get_title(loc="left")
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"eval_every": 5}, "eval_every must divide num_steps=12, got 5"),
-        ({"num_parameters": 0}, "num_parameters must be at least 1, got 0"),
-    ],
-)
-def test_an_invalid_configuration_is_refused(change, message):
-    with pytest.raises(ConfigError, match=message):
-        dataclasses.replace(TINY, **change)
-
-
 def synthetic(apart=0.05, control=0.5, harm=0.0, spread=0.0):
     """Make a dataset in which the runs end `apart`, with `spread` as the range over seeds."""
     seeds = np.linspace(-1, 1, 9)
@@ -130,42 +94,31 @@ def synthetic(apart=0.05, control=0.5, harm=0.0, spread=0.0):
     loss = np.full((9, 1, 3), 2.0)
     loss[:, 0, 1] += harm * 0.01 + spread * 0.01 * seeds
     loss[:, 0, 2] += 0.01 * np.where(seeds < 0, -1, 1)
-    data = xr.Dataset(
+    return xr.Dataset(
         {
             "distance": (("seed", "step", "run", "part"), distance),
             "heldout_loss": (("seed", "eval_step", "run"), loss),
         },
         {"run": list(figure.run.RUNS), "part": list(figure.run.PARTS), "end": list(ENDS)},
     )
-    return data
 
 
-# Data that support a claim, refute it and do neither.
-CASES = {
-    "coarse-graining-trajectories-agree": ({}, {"apart": 0.5}, {"apart": 0.1, "spread": 0.2}),
-    "coarse-graining-less-than-data-order": ({}, {"apart": 0.9}, {"apart": 0.5, "spread": 0.2}),
-    "coarse-graining-harmless-for-the-loss": (
-        {"spread": 0.2},
-        {"harm": 3.0, "spread": 0.2},
-        {"harm": 1.0, "spread": 0.5},
-    ),
-}
-
-
-def judgement(name, given, **settings):
-    claim = {claim.id: claim for claim in claims.CLAIMS}[name]
-    config = dataclasses.replace(figure.FIGURE.presets["laptop"], **settings)
-    return judge(
-        claim, synthetic(**given).assign_attrs(config=to_json(config)), figure.FIGURE.minimum
-    )
-
-
-def test_every_claim_has_cases():
-    assert set(CASES) == {claim.id for claim in claims.CLAIMS}
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_a_claim_follows_the_data(name):
-    for given, verdict in zip(CASES[name], (SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE), strict=True):
-        assert judgement(name, given).verdict == verdict, given
-    assert judgement(name, CASES[name][0], num_seeds=4).verdict == INCONCLUSIVE
+CONTRACT = Contract(
+    figure.FIGURE,
+    TINY,
+    panels={"": 6},
+    refused=[
+        ({"eval_every": 5}, "eval_every must divide num_steps=12, got 5"),
+        ({"num_parameters": 0}, "num_parameters must be at least 1, got 0"),
+    ],
+    made_up=synthetic,
+    cases={
+        "coarse-graining-trajectories-agree": ({}, {"apart": 0.5}, {"apart": 0.1, "spread": 0.2}),
+        "coarse-graining-less-than-data-order": ({}, {"apart": 0.9}, {"apart": 0.5, "spread": 0.2}),
+        "coarse-graining-harmless-for-the-loss": (
+            {"spread": 0.2},
+            {"harm": 3.0, "spread": 0.2},
+            {"harm": 1.0, "spread": 0.5},
+        ),
+    },
+)

@@ -5,40 +5,28 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 import xarray as xr
 
-from experiments.core.claims import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, judge
-from experiments.core.config import to_json
-from experiments.core.errors import ConfigError
-from experiments.core.run import Run
 from experiments.core.stats import ENDS
-from experiments.core.store import ChunkStore
-from experiments.data import load_corpus
 from experiments.figures.invariance import inner_products as figure
 from experiments.figures.invariance.inner_products import claims
 from experiments.figures.invariance.queries_and_keys import stacked
 from experiments.training.tasks import language_task
 from kadam_jax import scale_by_kadam
-from models.nanogpt import GPTConfig, query_key_slices
+from models.nanogpt import query_key_slices
+from tests.figures.contract import CORPUS, NETWORK, Contract
 
 TINY = dataclasses.replace(
     figure.FIGURE.presets["smoke"],
-    model=GPTConfig(vocab_size=256, context=8, num_layers=1, num_heads=2, width=16),
+    model=dataclasses.replace(NETWORK, num_heads=2, width=16, dropout=0.0),
     num_steps=12,
     exact_steps=6,
 )
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    store = ChunkStore(tmp_path_factory.mktemp("chunks"))
-    return figure.run.compute(TINY, Run(load_corpus("embedded"), None, store))
-
-
 def test_products_are_those_of_a_run_whose_gradients_were_kept(data):
     model = TINY.networks["qk_norm"]
-    task = language_task(model, load_corpus("embedded"), TINY.batch)
+    task = language_task(model, CORPUS, TINY.batch)
     init_key, run_key = jax.random.split(jax.random.key(1))
     params, state = task.init(init_key)
     optimizer = scale_by_kadam(1, (TINY.b1,), (TINY.b2,), TINY.eps)
@@ -126,29 +114,12 @@ def test_own_gradients_are_orthogonal_only_under_qk_norm(data):
     assert abs(data.exact_cosine).max() < 1e-4
 
 
-def test_everything_is_labeled_and_numbers_have_intervals(data):
-    for name in data.variables:
-        assert data[name].attrs["long_name"]
-        assert "units" in data[name].attrs
+def test_stated_numbers_have_intervals(data):
     stated = [array for array in data.data_vars.values() if array.dims == ("end",)]
     assert stated
     for array in stated:
         value, low, high = array.values
         assert low <= value <= high
-
-
-def test_plots_need_only_the_dataset(data):
-    (canvas,) = figure.plot.plot(data).values()
-    assert len(canvas.axes) == 6
-    for panel in canvas.axes:
-        assert panel.get_xlabel()
-        assert panel.get_ylabel()
-        assert panel.get_title(loc="left")
-
-
-def test_more_exact_steps_than_steps_are_refused():
-    with pytest.raises(ConfigError, match="exact_steps must be from 1 to num_steps=12, got 13"):
-        dataclasses.replace(TINY, exact_steps=13)
 
 
 def synthetic(qk=0.01, plain=0.1, end=0.0, own=1e-6, radial=0.01, share=1.0, spread=0.0):
@@ -160,7 +131,7 @@ def synthetic(qk=0.01, plain=0.1, end=0.0, own=1e-6, radial=0.01, share=1.0, spr
     inner[:, :, -claims.LAST_STEPS :] *= end
     dims = ("network", "seed", "step", "slice")
     radial_share = np.broadcast_to(radial * seeds[:, None], shape[:3])
-    data = xr.Dataset(
+    return xr.Dataset(
         {
             "cosine": (dims, np.broadcast_to(level, shape)),
             "inner": (dims, inner),
@@ -174,33 +145,20 @@ def synthetic(qk=0.01, plain=0.1, end=0.0, own=1e-6, radial=0.01, share=1.0, spr
         },
         {"network": ["qk_norm", "no_qk_norm"], "end": list(ENDS)},
     )
-    return data.assign_attrs(config=to_json(figure.FIGURE.presets["laptop"]))
 
 
-# Data that support a claim, refute it and, where seeds can differ, do neither.
-CASES = {
-    "inner-products-less-with-qk-norm": ({}, {"qk": 0.09}),
-    "inner-products-vanish-towards-the-end": ({}, {"end": 1.0}),
-    "assumption-1-chance": ({}, {"qk": 0.06}, {"qk": 0.03, "spread": 0.2}),
-    "inner-products-are-momentums": ({}, {"share": 2.0}, {"share": 1.15, "spread": 0.2}),
-    "lemma-2-orthogonal-gradients": ({}, {"own": 1e-2}, {"own": 1e-4, "spread": 0.2}),
-    "radial-term-negligible": ({}, {"radial": 1.0}, {"radial": 0.1, "spread": 0.2}),
-}
-
-
-def judgement(name, given, **settings):
-    claim = {claim.id: claim for claim in claims.CLAIMS}[name]
-    data = synthetic(**given)
-    config = dataclasses.replace(figure.FIGURE.presets["laptop"], **settings)
-    return judge(claim, data.assign_attrs(config=to_json(config)), figure.FIGURE.minimum)
-
-
-def test_every_claim_has_cases():
-    assert set(CASES) == {claim.id for claim in claims.CLAIMS}
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_a_claim_follows_the_data(name):
-    for given, verdict in zip(CASES[name], (SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE), strict=False):
-        assert judgement(name, given).verdict == verdict, given
-    assert judgement(name, CASES[name][0], num_seeds=4).verdict == INCONCLUSIVE
+CONTRACT = Contract(
+    figure.FIGURE,
+    TINY,
+    panels={"": 6},
+    refused=[({"exact_steps": 13}, "exact_steps must be from 1 to num_steps=12, got 13")],
+    made_up=synthetic,
+    cases={
+        "inner-products-less-with-qk-norm": ({}, {"qk": 0.09}),
+        "inner-products-vanish-towards-the-end": ({}, {"end": 1.0}),
+        "assumption-1-chance": ({}, {"qk": 0.06}, {"qk": 0.03, "spread": 0.2}),
+        "inner-products-are-momentums": ({}, {"share": 2.0}, {"share": 1.15, "spread": 0.2}),
+        "lemma-2-orthogonal-gradients": ({}, {"own": 1e-2}, {"own": 1e-4, "spread": 0.2}),
+        "radial-term-negligible": ({}, {"radial": 1.0}, {"radial": 0.1, "spread": 0.2}),
+    },
+)

@@ -9,31 +9,21 @@ import optax
 import pytest
 import xarray as xr
 
-from experiments.core.claims import INCONCLUSIVE, judge
-from experiments.core.config import to_json
-from experiments.core.errors import ConfigError
-from experiments.core.run import Run
-from experiments.core.store import ChunkStore
-from experiments.data import byte_corpus
 from experiments.figures.invariance.two_adam_analogy import FIGURE
-from experiments.figures.invariance.two_adam_analogy.claims import CLAIMS
-from experiments.figures.invariance.two_adam_analogy.plot import plot
 from experiments.figures.invariance.two_adam_analogy.run import (
     ARMS,
     RUNNING_MEAN,
     SECOND_STAGES,
     Config,
     analyze,
-    compute,
 )
 from experiments.training.tasks import language_task
 from experiments.training.train import train_member
 from kadam_jax.normalization import scale_by_adaptive_normalization
 from kadam_jax.optimizer import kadam
-from models.nanogpt import GPTConfig
-from tests.figures.claim_cases import assert_follows, verdicts
+from tests.figures.contract import CORPUS, NETWORK, Contract
 
-TINY = GPTConfig(vocab_size=256, context=8, num_layers=1, num_heads=2, width=8, dropout=0.1)
+TINY = dataclasses.replace(NETWORK, num_heads=2)
 CONFIG = Config(
     model=TINY,
     batch=2,
@@ -44,14 +34,6 @@ CONFIG = Config(
     norm_steps=20,
     eval_batches=2,
 )
-CORPUS = byte_corpus("text", b"the quick brown fox jumps over the lazy dog. " * 40)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    dataset = compute(CONFIG, Run(CORPUS, None, ChunkStore(tmp_path_factory.mktemp("chunks"))))
-    dataset.attrs["config"] = to_json(CONFIG)
-    return dataset
 
 
 # Training
@@ -196,41 +178,10 @@ def test_the_coarse_stage_is_a_scale_and_the_run_is_sound(data):
         assert (data[name] > 0).all()
 
 
-def test_everything_is_labeled(data):
-    for variable in data.variables.values():
-        assert variable.attrs["long_name"]
-        assert variable.attrs["units"]
+def test_gains_are_over_adam_at_its_best_rate(data):
     gains = data.tuned_loss.sel(arm="adam") - data.tuned_loss.sel(arm="two_adam_coarse")
     expected = gains.isel(decay=1).sel(split="heldout").mean().item()
     assert data.gain_two_adam_coarse_best_1[0] == pytest.approx(expected)
-
-
-def test_the_plot_needs_only_the_dataset_and_labels_its_axes(data):
-    for suffix, canvas in plot(data).items():
-        canvas.draw_without_rendering()
-        for panel in canvas.axes:
-            assert panel.get_title(loc="left")
-            assert panel.lines
-            if not suffix:
-                assert panel.get_xlabel()
-                assert panel.get_ylabel()
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"model": dataclasses.replace(TINY, qk_norm=True)},
-        {"num_seeds": 1},
-        {"learning_rates": ()},
-        {"learning_rates": (0.0, 1.0)},
-        {"norm_steps": 19},
-        {"eval_batches": 0},
-    ],
-)
-def test_an_invalid_configuration_is_refused(bad):
-    (name,) = bad
-    with pytest.raises(ConfigError, match=name.replace("model", "model.qk_norm")):
-        dataclasses.replace(CONFIG, **bad)
 
 
 # Claims
@@ -248,7 +199,7 @@ def made_up(layer=0.1, stage=0.1, drift=1.0, factor=19.0, cosine=0.99, spread=0.
     )
     slices = ("decay", "seed", "slice")
     both = np.ones((2, 1, 1))
-    data = xr.Dataset(
+    return xr.Dataset(
         {
             "drift": (slices, (drift + noise) * both),
             "final_ratio": (slices, factor * (1 + noise) * both),
@@ -261,52 +212,54 @@ def made_up(layer=0.1, stage=0.1, drift=1.0, factor=19.0, cosine=0.99, spread=0.
         },
         {"arm": list(ARMS), "split": ["train", "heldout"]},
     )
-    data.attrs["config"] = to_json(LAPTOP)
-    return data
 
 
 LAYER = ({}, {"layer": -0.1}, {"layer": 0.0, "spread": 0.1})
 RECOVERS = ({"stage": 0.06}, {"stage": 0.04}, {"layer": 0.0, "spread": 0.1})
-# Data that support a claim, refute it and do neither.
-CASES = {
-    "norm-scales-like-the-second-stage-with-decay": (
-        {},
-        {"drift": 1.2},
-        {"drift": 1.05, "spread": 0.01},
-    ),
-    "norm-scales-like-the-second-stage-without-decay": (
-        {},
-        {"drift": 0.8},
-        {"drift": 0.95, "spread": 0.01},
-    ),
-    "norm-is-the-root-of-the-average": ({"factor": 1.0}, {}, {"factor": 1.15, "spread": 0.01}),
-    "norm-is-the-root-of-the-corrected-average": (
-        {},
-        {"factor": 1.0},
-        {"factor": 16.0, "spread": 0.02},
-    ),
-    "elementwise-stage-keeps-the-direction": (
-        {},
-        {"cosine": 0.9},
-        {"cosine": 0.95, "spread": 0.01},
-    ),
-}
-for decay in ("with-decay", "without-decay"):
-    CASES[f"normalisation-layer-helps-{decay}"] = LAYER
-    for arm in ("everywhere", "elementwise", "coarse"):
-        CASES[f"two-adam-{arm}-recovers-half-{decay}"] = RECOVERS
-
-
-def test_every_claim_has_cases():
-    assert list(CASES) == [claim.id for claim in CLAIMS]
-    assert {len(cases) for cases in CASES.values()} == {3}
-
-
-@pytest.mark.parametrize(("claim", "given", "verdict"), verdicts(CLAIMS, CASES))
-def test_a_claim_follows_the_data_but_not_at_smoke_scale(claim, given, verdict):
-    assert_follows(claim, FIGURE, LAPTOP, made_up(**given), verdict)
-
-
-def test_claims_can_be_read_from_the_smallest_run(data):
-    for claim in CLAIMS:
-        assert judge(claim, data, FIGURE.minimum).verdict == INCONCLUSIVE
+CONTRACT = Contract(
+    FIGURE,
+    CONFIG,
+    panels={"": 6},
+    refused=[
+        ({"model": dataclasses.replace(TINY, qk_norm=True)}, "model.qk_norm"),
+        {"num_seeds": 1},
+        {"learning_rates": ()},
+        {"learning_rates": (0.0, 1.0)},
+        {"norm_steps": 19},
+        {"eval_batches": 0},
+    ],
+    made_up=made_up,
+    cases={
+        "norm-scales-like-the-second-stage-with-decay": (
+            {},
+            {"drift": 1.2},
+            {"drift": 1.05, "spread": 0.01},
+        ),
+        "norm-scales-like-the-second-stage-without-decay": (
+            {},
+            {"drift": 0.8},
+            {"drift": 0.95, "spread": 0.01},
+        ),
+        "norm-is-the-root-of-the-average": ({"factor": 1.0}, {}, {"factor": 1.15, "spread": 0.01}),
+        "norm-is-the-root-of-the-corrected-average": (
+            {},
+            {"factor": 1.0},
+            {"factor": 16.0, "spread": 0.02},
+        ),
+        "elementwise-stage-keeps-the-direction": (
+            {},
+            {"cosine": 0.9},
+            {"cosine": 0.95, "spread": 0.01},
+        ),
+    }
+    | {
+        f"{name}-{decay}": cases
+        for decay in ("with-decay", "without-decay")
+        for name, cases in {
+            "normalisation-layer-helps": LAYER,
+            "two-adam-everywhere-recovers-half": RECOVERS,
+            "two-adam-elementwise-recovers-half": RECOVERS,
+            "two-adam-coarse-recovers-half": RECOVERS,
+        }.items()
+    },
+)

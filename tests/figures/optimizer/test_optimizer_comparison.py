@@ -9,11 +9,8 @@ import xarray as xr
 from scipy import stats
 
 from experiments.core.claims import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, judge
-from experiments.core.config import ConfigError, to_json
-from experiments.core.run import Run
+from experiments.core.config import to_json
 from experiments.core.stats import mean, paired_mean
-from experiments.core.store import ChunkStore
-from experiments.data import byte_corpus
 from experiments.figures.optimizer.optimizer_comparison import FIGURE
 from experiments.figures.optimizer.optimizer_comparison.claims import (
     CLAIMS,
@@ -24,31 +21,18 @@ from experiments.figures.optimizer.optimizer_comparison.claims import (
 from experiments.figures.optimizer.optimizer_comparison.gains import AXES, analyse
 from experiments.figures.optimizer.optimizer_comparison.grids import Grid, first_few
 from experiments.figures.optimizer.optimizer_comparison.plot import plot
-from experiments.figures.optimizer.optimizer_comparison.run import compute
 from experiments.training.optimizers import OPTIMIZERS
 from experiments.training.trials import optimizer_trial, text_trial
-from models.nanogpt import GPTConfig
-from tests.figures.claim_cases import verdicts
+from tests.figures.contract import CORPUS, NETWORK, SMALL_NETWORK, Contract
 
 LAPTOP = FIGURE.presets["laptop"]
+pytestmark = pytest.mark.usefixtures("small_network")
 SMALL = dataclasses.replace(
     FIGURE.presets["smoke"],
-    model=GPTConfig(vocab_size=256, context=8, num_layers=1, num_heads=1, width=8),
+    model=dataclasses.replace(NETWORK, dropout=0.0),
     num_steps=6,
     eval_batches=2,
 )
-CORPUS = byte_corpus("text", b"the quick brown fox jumps over the lazy dog. " * 40)
-
-
-def computed(config, folder):
-    data = compute(config, Run(CORPUS, None, ChunkStore(folder)))
-    data.attrs["config"] = to_json(config)
-    return data
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return computed(SMALL, tmp_path_factory.mktemp("comparison"))
 
 
 @pytest.mark.parametrize("name", ["schedule_free_adamw", "scaled_2"])
@@ -120,60 +104,6 @@ def test_each_optimizer_ends_with_its_lowest_validation_loss(data):
         assert picked.sizes["arm"] == 1
         assert picked.picked_validation == arms.finalist_validation.min(), name
     assert data.at_edge.sel(axis="rate").all()  # of two rates
-
-
-def test_everything_is_labelled(data):
-    for variable in data.variables.values():
-        assert variable.attrs["long_name"]
-        assert variable.attrs["units"]
-
-
-def test_plots_are_drawn_from_the_dataset_alone_with_labelled_axes(data):
-    canvases = plot(data)
-    assert canvases.keys() == {"", "rates"}
-    for panel in [panel for canvas in canvases.values() for panel in canvas.axes]:
-        assert panel.get_title(loc="left")
-        assert panel.get_xlabel()
-        assert panel.get_ylabel()
-        assert panel.lines
-    for canvas in canvases.values():
-        canvas.draw_without_rendering()
-
-
-ADAM_ROWS = SMALL.grids.adamw.settings
-
-
-@pytest.mark.parametrize(
-    ("expected", "bad"),
-    [
-        ("optimizers", {"optimizers": ("adamw", "muon")}),
-        ("optimizers", {"optimizers": ("adamw", "kadam", "kadam")}),
-        ("optimizers", {"optimizers": ("adamw", "kadam", "adam")}),
-        ("ks", {"ks": ()}),
-        ("ks", {"ks": (1, 2)}),
-        ("as many tuning members.*adamw 2 x 5.*kadam 2 x 10", {"ks": (2, 3)}),
-        ("as many tuning members.*adamw 3 x 5", {"adamw": Grid((1.0, 2.0, 4.0), ADAM_ROWS)}),
-        ("as many tuning members.*adamw 2 x 4", {"adamw": Grid((1.0, 2.0), ADAM_ROWS[1:])}),
-        ("grids.adamw.rates", {"adamw": Grid((1.0, 0.5), ADAM_ROWS)}),
-        ("grids.adamw.settings", {"adamw": Grid((1.0, 2.0), (*ADAM_ROWS[1:], (0.9, 1.0, 0.0)))}),
-        ("grids.kadam.settings", {"kadam": Grid((0.5, 1.0), ADAM_ROWS)}),
-        ("warmup_steps", {"warmup_steps": 6}),
-        ("final_rate", {"final_rate": 1.5}),
-        ("learning_rate", {"learning_rate": 0.0}),
-        ("num_seeds", {"num_seeds": 1}),
-        ("eval_batches", {"eval_batches": 0}),
-        ("num_tuning_seeds", {"num_tuning_seeds": 1}),
-        ("num_finalists must be a multiple of 5", {"num_finalists": 6}),
-        ("num_finalists must be a multiple of 5", {"num_finalists": 0}),
-        ("num_finalists must be .* at most 10", {"num_finalists": 15}),
-        ("eps", {"eps": 1e-8}),
-    ],
-)
-def test_a_configuration_that_cannot_be_compared_is_refused(expected, bad):
-    if isinstance(next(iter(bad.values())), Grid):
-        bad = {"grids": dataclasses.replace(SMALL.grids, **bad)}
-    with pytest.raises(ConfigError, match=expected):
-        dataclasses.replace(SMALL, **bad)
 
 
 # Claims
@@ -256,21 +186,6 @@ ROWS = {claim.id: claim for claim in CLAIMS}
 
 def judged(name, **given):
     return judge(ROWS[name], made_up(**given), FIGURE.minimum)
-
-
-def test_every_claim_has_cases():
-    assert CASES.keys() == ROWS.keys()
-
-
-@pytest.mark.parametrize(
-    ("claim", "given", "verdict"), verdicts(CLAIMS, CASES), ids=lambda x: getattr(x, "id", None)
-)
-def test_a_claim_follows_the_data_and_is_never_decided_below_the_minimum(claim, given, verdict):
-    judgement = judged(claim.id, **given)
-    assert judgement.verdict == verdict, judgement.estimate
-    judgement = judged(claim.id, **given, config=dataclasses.replace(LAPTOP, num_seeds=9))
-    assert judgement.verdict == INCONCLUSIVE
-    assert "num_seeds=9 < 10" in judgement.remark
 
 
 @pytest.mark.parametrize(
@@ -375,3 +290,43 @@ def test_the_largest_gain_is_significant_where_holms_procedure_begins():
         seen.add(best < 0.05)
         assert (claim.statistic(data).low > 0) == (best < 0.05)
     assert seen == {True, False}
+
+
+ADAM_ROWS = SMALL.grids.adamw.settings
+
+
+def grid(name, rates, settings):
+    return {"grids": dataclasses.replace(SMALL.grids, **{name: Grid(rates, settings)})}
+
+
+CONTRACT = Contract(
+    FIGURE,
+    SMALL,
+    panels={"": 2, "rates": 9},
+    refused=[
+        {"optimizers": ("adamw", "muon")},
+        {"optimizers": ("adamw", "kadam", "kadam")},
+        {"optimizers": ("adamw", "kadam", "adam")},
+        {"ks": ()},
+        {"ks": (1, 2)},
+        ({"ks": (2, 3)}, "as many tuning members.*adamw 2 x 5.*kadam 2 x 10"),
+        (grid("adamw", (1.0, 2.0, 4.0), ADAM_ROWS), "as many tuning members.*adamw 3 x 5"),
+        (grid("adamw", (1.0, 2.0), ADAM_ROWS[1:]), "as many tuning members.*adamw 2 x 4"),
+        (grid("adamw", (1.0, 0.5), ADAM_ROWS), "grids.adamw.rates"),
+        (grid("adamw", (1.0, 2.0), (*ADAM_ROWS[1:], (0.9, 1.0, 0.0))), "grids.adamw.settings"),
+        (grid("kadam", (0.5, 1.0), ADAM_ROWS), "grids.kadam.settings"),
+        {"warmup_steps": 6},
+        {"final_rate": 1.5},
+        {"learning_rate": 0.0},
+        {"num_seeds": 1},
+        {"eval_batches": 0},
+        {"num_tuning_seeds": 1},
+        ({"num_finalists": 6}, "num_finalists must be a multiple of 5"),
+        ({"num_finalists": 0}, "num_finalists must be a multiple of 5"),
+        ({"num_finalists": 15}, "num_finalists must be .* at most 10"),
+        {"eps": 1e-8},
+    ],
+    made_up=made_up,
+    cases=CASES,
+    patches=SMALL_NETWORK,
+)

@@ -1,6 +1,5 @@
 """figures/optimizer/strategies_images."""
 
-import dataclasses
 from pathlib import Path
 
 import jax
@@ -9,20 +8,18 @@ import numpy as np
 import optax
 import pytest
 
-from experiments.core.config import to_json
-from experiments.core.errors import ConfigError
-from experiments.core.run import Run
-from experiments.core.store import ChunkStore
 from experiments.data.images import Images, load_images
 from experiments.data.loading import Data
 from experiments.figures.optimizer import strategies_images
 from experiments.figures.optimizer.strategies_images import FIGURE
 from experiments.figures.optimizer.strategies_images.plot import plot
-from experiments.figures.optimizer.strategies_images.run import Config, compute
+from experiments.figures.optimizer.strategies_images.run import Config
 from experiments.training.tasks import image_task
 from experiments.training.train import train_member
 from experiments.training.trials import image_trial
 from models.cnn import CNNConfig
+from tests.figures.contract import Contract
+from tests.figures.optimizer.strategies import REFUSED, claims_of
 from tests.training.toy import valley
 
 CONFIG = Config(
@@ -73,15 +70,9 @@ def test_a_trial_is_judged_on_every_image_of_both_splits(images):
     assert set(np.unique(found["test"])) <= {0.0, 100.0}
 
 
-def test_the_figure_says_how_coarse_its_test_is(images, tmp_path, monkeypatch):
-    monkeypatch.setattr(strategies_images.run, "image_trial", lambda model, images, **_: hundred)
-    data = compute(CONFIG, Run(None, None, ChunkStore(tmp_path), images=images))
-    data.attrs["config"] = to_json(CONFIG)
+def test_the_figure_says_how_coarse_its_test_is(data):
     assert data.test.shape == (6, 2, 100)
     assert data.attrs["note"].startswith("100 test images: one of them is 1 points")
-    for variable in data.variables.values():
-        assert variable.attrs["long_name"]
-        assert variable.attrs["units"]
     canvas = plot(data)[""]
     assert canvas.get_supxlabel() == data.attrs["note"]
 
@@ -92,18 +83,25 @@ def hundred(optimizer, seed):
     return {**found, "test": jnp.tile(found["test"], 25)}
 
 
-@pytest.mark.parametrize(
-    "bad", [{"batch": 0}, {"num_steps": 0}, {"warmup_steps": 3}, {"learning_rate": 0.0}]
-)
-def test_a_configuration_that_cannot_be_computed_is_refused(bad):
-    (name,) = bad
-    with pytest.raises(ConfigError, match=name):
-        dataclasses.replace(CONFIG, **bad)
-
-
 def test_the_paper_preset_is_the_papers_sweep():
     config = FIGURE.presets["paper"]
     np.testing.assert_allclose(config.learning_rates, [6e-5, 1e-4, 3e-4, 6e-4, 1e-3, 3e-3])
     assert config.weight_decays == (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
     assert config.ks == tuple(range(1, 11))
     assert config.num_steps * config.batch == pytest.approx(100 * 45_000, rel=1e-4)
+
+
+CONTRACT = Contract(
+    FIGURE,
+    CONFIG,
+    panels={"": 2, "rates": 6},
+    refused=[
+        *REFUSED,
+        {"batch": 0},
+        {"num_steps": 0},
+        {"warmup_steps": 3},
+        {"learning_rate": 0.0},
+    ],
+    **claims_of("images"),
+    patches={f"{strategies_images.run.__name__}.image_trial": lambda *_, **__: hundred},
+)

@@ -11,24 +11,20 @@ import xarray as xr
 
 from experiments.core.claims import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, judge
 from experiments.core.config import to_json
-from experiments.core.errors import ConfigError
 from experiments.core.run import Run
 from experiments.core.store import ChunkStore
-from experiments.figures.optimizer import strategies_images, strategies_text
-from experiments.figures.optimizer.plot import plot
+from experiments.figures.optimizer import strategies_text
 from experiments.figures.optimizer.strategy_comparison import (
     ADAM,
     analyse,
     compare,
     crossed_interval,
     either_decay,
-    label,
 )
 from kadam_jax.optimizer import kadam
 from kadam_jax.strategies import STRATEGIES
-from tests.figures.claim_cases import CLAIMS
+from tests.figures.optimizer.strategies import FIGURES, WORSE, made_up
 
-FIGURES = {"text": strategies_text.FIGURE, "images": strategies_images.FIGURE}
 CONFIG = dataclasses.replace(
     strategies_text.FIGURE.presets["smoke"],
     ks=(1, 3),
@@ -184,119 +180,15 @@ def test_what_is_not_finite_has_no_interval():
     assert np.isnan(crossed_interval(values).ends).all()
 
 
-# Datasets and plots
-
-
-def test_everything_is_labelled(data):
-    for variable in data.variables.values():
-        assert variable.attrs["long_name"]
-        assert variable.attrs["units"]
-    assert data.test.attrs["units"] == "%"
-
-
-def test_plots_are_drawn_from_the_dataset_alone_with_labelled_axes(data):
-    canvases = plot(data)
-    for panel in [panel for canvas in canvases.values() for panel in canvas.axes]:
-        assert panel.get_title(loc="left")
-        assert panel.get_xlabel()
-        assert panel.lines
-    for canvas in canvases.values():
-        canvas.draw_without_rendering()
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"ks": (2, 3)},
-        {"ks": (1,)},
-        {"ks": (1, 3, 2)},
-        {"b1": 1.0},
-        {"rates": (1.0,)},
-        {"rates": (1.0, 0.1)},
-        {"weight_decays": ()},
-        {"weight_decays": (-1.0,)},
-        {"decays": ()},
-        {"decays": ("coupled", "coupled")},
-        {"num_seeds": 1},
-    ],
-)
-def test_a_configuration_that_cannot_be_compared_is_refused(bad):
-    (name,) = bad
-    for figure in FIGURES.values():
-        with pytest.raises(ConfigError, match=name):
-            dataclasses.replace(figure.presets["smoke"], **bad)
-
-
 # Claims
 
 
-def made_up(task, levels=None, spread=0.0, edges=(), **settings):
-    """A dataset in which an arm's test is 10 less the gain of its strategy, the same at every k.
-
-    Args:
-      task: Whose figure it is.
-      levels: Gains over Adam by strategy, or by arm.
-      spread: Standard deviation of what is added to every seed of every arm.
-      edges: Arms whose learning rate is at an edge.
-      settings: Of the configuration, if they are not the laptop's.
-    """
-    config = dataclasses.replace(FIGURES[task].presets["laptop"], **settings)
-    gains = {"inverse_exp": 2.0, "exp": 1.0, "scaled": 0.5, "naive": -5.0, "root": -1.0}
-    gains |= {"inverse_exp_2": 3.0} | (levels or {})
-    arms = [label(*arm) for arm in config.arms]
-    strategies, ks = zip(*config.arms, strict=True)
-    test = np.zeros((len(arms), config.num_seeds, 6))
-    random = np.random.default_rng(0)
-    for place, (arm, strategy) in enumerate(zip(arms, strategies, strict=True)):
-        noise = spread * random.normal(size=config.num_seeds)
-        test[place] = 10 - gains.get(arm, gains.get(strategy, 0.0)) + noise[:, None]
-    data = xr.Dataset(
-        {
-            "test": (("arm", "seed", "example"), test),
-            "rate_at_edge": ("arm", np.isin(arms, list(edges))),
-        },
-        {
-            "arm": arms,
-            "strategy": ("arm", list(strategies)),
-            "k": ("arm", list(ks)),
-            "seed": np.array(config.seeds),
-        },
-    )
-    data.attrs["config"] = to_json(config)
-    return data
-
-
-# What supports a claim, what refutes it and what does neither: levels and spread.
-WORSE = {"inverse_exp": -1.0, "inverse_exp_2": -1.0, "exp": -1.0, "scaled": -1.0}
-CASES = {
-    "two-adam-is-best": ({}, {"levels": {"exp": 4.0}}, {"spread": 5.0}),
-    "two-adam-beats-adam": ({}, {"levels": WORSE}, {"spread": 5.0}),
-    "k-adam-beats-adam": ({}, {"levels": WORSE}, {"spread": 9.0}),
-    "naive-is-bad": ({}, {"levels": {"naive": 0.1}}, {"levels": {"naive": 2.0}, "spread": 2.0}),
-    "root-is-bad": ({}, {"levels": {"root": 0.1}}, {"spread": 9.0}),
-}
-ROWS = {f"{name}-on-{task}": (task, case) for task in FIGURES for name, case in CASES.items()}
-CLAIMS_HERE = {claim.id: claim for claim in CLAIMS if claim.figure.startswith("strategies_")}
+CLAIMS = {claim.id: claim for figure in FIGURES.values() for claim in figure.claims}
 
 
 def judged(name, **given):
-    task, _ = ROWS[name]
-    return judge(CLAIMS_HERE[name], made_up(task, **given), FIGURES[task].minimum)
-
-
-def test_every_claim_has_cases():
-    assert ROWS.keys() == CLAIMS_HERE.keys()
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_a_claim_follows_the_data_and_is_never_decided_at_smoke_scale(name):
-    verdicts = (SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE)
-    for given, verdict in zip(ROWS[name][1], verdicts, strict=True):
-        judgement = judged(name, **given)
-        assert judgement.verdict == verdict, judgement.estimate
-        judgement = judged(name, num_seeds=4, **given)
-        assert judgement.verdict == INCONCLUSIVE
-        assert "num_seeds=4 < 5" in judgement.remark
+    task = name.rpartition("-")[2]
+    return judge(CLAIMS[name], made_up(task, **given), FIGURES[task].minimum)
 
 
 @pytest.mark.parametrize(
@@ -327,7 +219,7 @@ def test_rivals_are_chosen_on_the_other_seeds():
         data["test"] = data.test + xr.DataArray(
             random.normal(size=data.test.shape), dims=data.test.dims
         )
-        values.append(CLAIMS_HERE["k-adam-beats-adam-on-images"].statistic(data).value)
+        values.append(CLAIMS["k-adam-beats-adam-on-images"].statistic(data).value)
     assert abs(np.mean(values)) < 3 * np.std(values) / np.sqrt(60)
 
 

@@ -1,31 +1,20 @@
 """figures/stability/annealing and its claims."""
 
-import dataclasses
-
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
-from experiments.core.claims import INCONCLUSIVE, judge
-from experiments.core.config import to_json
-from experiments.core.errors import ConfigError
-from experiments.core.run import Run
-from experiments.core.store import ChunkStore
-from experiments.data import byte_corpus
 from experiments.figures.stability.annealing import FIGURE
-from experiments.figures.stability.annealing.claims import CLAIMS
-from experiments.figures.stability.annealing.plot import plot
-from experiments.figures.stability.annealing.run import Config, analyze, annealed, compute
+from experiments.figures.stability.annealing.run import Config, analyze, annealed
 from experiments.figures.stability.max_updates import GROWING, stored_rms
 from experiments.training.tasks import language_task
 from experiments.training.train import train_member
 from kadam_jax.monitor import record_max_update
-from models.nanogpt import GPTConfig
-from tests.figures.claim_cases import assert_follows, verdicts
+from tests.figures.contract import CORPUS, NETWORK, SMALL_NETWORK, Contract
 
 CONFIG = Config(
-    model=GPTConfig(vocab_size=256, context=8, num_layers=1, num_heads=1, width=8, dropout=0.1),
+    model=NETWORK,
     batch=2,
     num_steps=24,
     num_seeds=2,
@@ -40,14 +29,7 @@ CONFIG = Config(
     slope_last=20,
 )
 LAPTOP = FIGURE.presets["laptop"]
-CORPUS = byte_corpus("text", b"the quick brown fox jumps over the lazy dog. " * 40)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    dataset = compute(CONFIG, Run(CORPUS, None, ChunkStore(tmp_path_factory.mktemp("chunks"))))
-    dataset.attrs["config"] = to_json(CONFIG)
-    return dataset
+pytestmark = pytest.mark.usefixtures("small_network")
 
 
 # Training
@@ -109,11 +91,6 @@ def test_the_annealed_bound_is_constant_up_to_bias_correction(data):
     np.testing.assert_array_equal(plain, at.log_paper_bound)
 
 
-def test_everything_is_labeled(data):
-    for variable in data.variables.values():
-        assert {"long_name", "units"} <= variable.attrs.keys()
-
-
 def test_excess_is_paired_with_the_usual_point_by_seed(data):
     best = data.test_loss.min("evaluation")
     expected = best - best.isel(point=0).sel(strength=0.0)
@@ -121,25 +98,6 @@ def test_excess_is_paired_with_the_usual_point_by_seed(data):
         data.excess_loss.transpose(*expected.dims), expected, rtol=1e-6, atol=1e-6
     )
     assert (data.excess_loss.isel(point=0) == 0).all()
-
-
-def test_plots_need_only_the_dataset_and_label_their_axes(data):
-    (canvas,) = plot(data).values()
-    panels = [panel for panel in canvas.axes if panel.lines]
-    assert len(panels) == 6
-    for panel in panels:
-        assert panel.get_xlabel()
-        assert panel.get_ylabel()
-        assert panel.get_title(loc="left")
-
-
-@pytest.mark.parametrize(
-    "bad", [{"num_points": 11}, {"strengths": (0.5, 1.0)}, {"slope_first": 19}, {"num_steps": 25}]
-)
-def test_an_invalid_configuration_is_refused(bad):
-    (name,) = bad
-    with pytest.raises(ConfigError, match=name):
-        dataclasses.replace(CONFIG, **bad)
 
 
 # Claims
@@ -157,15 +115,7 @@ def synthetic(grows=False, gap=0.5, spread=0.0):
     loss = np.full((*shape, len(LAPTOP.evaluations)), 2.0)
     gaps = gap * (1 + spread * np.linspace(-1, 1, LAPTOP.num_seeds))
     loss[-1, 1:] += gaps[:, None]
-    data = analyze(LAPTOP, updates, np.ones_like(updates), loss)
-    data.attrs["config"] = to_json(LAPTOP)
-    return data
-
-
-CASES = {
-    "annealed-max-update-very-small": ({}, {"grows": True}, {"spread": 4.0}),
-    "annealed-generalisation-not-good": ({}, {"gap": 0.05}, {"gap": 0.1, "spread": 0.5}),
-}
+    return analyze(LAPTOP, updates, np.ones_like(updates), loss)
 
 
 def test_the_laptop_points_are_well_beyond_the_boundary():
@@ -175,15 +125,15 @@ def test_the_laptop_points_are_well_beyond_the_boundary():
     assert (C <= GROWING).sum() >= 4
 
 
-def test_every_claim_has_cases():
-    assert list(CASES) == [claim.id for claim in CLAIMS]
-    assert {len(cases) for cases in CASES.values()} == {3}
-
-
-@pytest.mark.parametrize(("claim", "given", "verdict"), verdicts(CLAIMS, CASES))
-def test_a_claim_follows_the_data(claim, given, verdict):
-    assert_follows(claim, FIGURE, LAPTOP, synthetic(**given), verdict)
-
-
-def test_smoke_presets_decide_nothing(data):
-    assert {judge(claim, data, FIGURE.minimum).verdict for claim in CLAIMS} == {INCONCLUSIVE}
+CONTRACT = Contract(
+    FIGURE,
+    CONFIG,
+    panels={"": 6},
+    refused=[{"num_points": 11}, {"strengths": (0.5, 1.0)}, {"slope_first": 19}, {"num_steps": 25}],
+    made_up=synthetic,
+    cases={
+        "annealed-max-update-very-small": ({}, {"grows": True}, {"spread": 4.0}),
+        "annealed-generalisation-not-good": ({}, {"gap": 0.05}, {"gap": 0.1, "spread": 0.5}),
+    },
+    patches=SMALL_NETWORK,
+)

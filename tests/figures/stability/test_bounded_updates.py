@@ -1,33 +1,21 @@
 """figures/stability/bounded_updates and its claims."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
-from experiments.core.claims import INCONCLUSIVE, judge
-from experiments.core.config import to_json
-from experiments.core.errors import ConfigError
-from experiments.core.run import Run
-from experiments.core.store import ChunkStore
-from experiments.data import byte_corpus
 from experiments.figures.stability.bounded_updates import FIGURE
-from experiments.figures.stability.bounded_updates.claims import CLAIMS
-from experiments.figures.stability.bounded_updates.plot import plot
 from experiments.figures.stability.bounded_updates.run import (
     Config,
     analyze,
-    compute,
     exponents,
     log_square_root_bound,
     precision_change,
 )
 from kadam_jax.stability import exact_max_update_bound, max_update_bound
-from models.nanogpt import GPTConfig
-from tests.figures.claim_cases import assert_follows, verdicts
+from tests.figures.contract import NETWORK, SMALL_NETWORK, Contract
 
 CONFIG = Config(
-    model=GPTConfig(vocab_size=256, context=8, num_layers=1, num_heads=1, width=8, dropout=0.1),
+    model=NETWORK,
     batch=2,
     num_steps=110,
     num_seeds=2,
@@ -35,14 +23,6 @@ CONFIG = Config(
     num_inside=2,
 )
 LAPTOP = FIGURE.presets["laptop"]
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    corpus = byte_corpus("text", b"the quick brown fox jumps over the lazy dog. " * 40)
-    dataset = compute(CONFIG, Run(corpus, None, ChunkStore(tmp_path_factory.mktemp("chunks"))))
-    dataset.attrs["config"] = to_json(CONFIG)
-    return dataset
 
 
 # The points and their bounds
@@ -89,9 +69,7 @@ def test_a_power_of_n_has_its_exponent_at_any_scale(p):
 # The dataset of a tiny, real run
 
 
-def test_everything_is_labeled_and_within_the_supremum(data):
-    for variable in data.variables.values():
-        assert {"long_name", "units"} <= variable.attrs.keys()
+def test_members_stay_within_the_supremum(data):
     assert data.max_update.dims == ("point", "seed", "step")
     assert data.exact_ratio.max() < 1 + 1e-5
     np.testing.assert_allclose(data.max_update.isel(step=0), 1, rtol=1e-6)
@@ -112,25 +90,6 @@ def test_numbers_match_their_labels(data):
     assert data.boundary_largest[0] == pytest.approx(largest)
 
 
-def test_plots_need_only_the_dataset_and_label_their_axes(data):
-    pages = plot(data)
-    assert set(pages) == {"boundary", "inside_b_plus"}
-    for canvas in pages.values():
-        panels = [panel for panel in canvas.axes if panel.lines]
-        assert len(panels) >= 3
-        for panel in panels:
-            assert panel.get_xlabel()
-            assert panel.get_ylabel()
-            assert panel.get_title(loc="left")
-
-
-@pytest.mark.parametrize("bad", [{"num_boundary": 0}, {"num_inside": 0}, {"num_steps": 100}])
-def test_an_invalid_configuration_is_refused(bad):
-    (name,) = bad
-    with pytest.raises(ConfigError, match=name):
-        dataclasses.replace(CONFIG, **bad)
-
-
 # Claims
 
 
@@ -141,23 +100,20 @@ def synthetic(power=0.0, noise=0.0, scale=0.5):
     powers = power + noise * np.linspace(-1, 1, LAPTOP.num_seeds)
     updates = scale * np.maximum(n, 1.0) ** powers[:, None]
     updates = np.broadcast_to(updates, (num_points, *updates.shape))
-    data = analyze(LAPTOP, updates, np.ones_like(updates))
-    data.attrs["config"] = to_json(LAPTOP)
-    return data
+    return analyze(LAPTOP, updates, np.ones_like(updates))
 
 
-CASES = {
-    "bounded-on-b-zero": ({}, {"power": 0.5}, {"power": 0.25, "noise": 0.1}),
-    "exact-bound-on-b-zero": ({}, {"scale": 1.2}),
-    "square-root-bound-on-b-zero": ({}, {"scale": 1.2}),
-    "theorem-1-inside-b-plus": ({}, {"scale": 8.0}),
-}
-
-
-@pytest.mark.parametrize(("claim", "given", "verdict"), verdicts(CLAIMS, CASES))
-def test_a_claim_follows_the_data(claim, given, verdict):
-    assert_follows(claim, FIGURE, LAPTOP, synthetic(**given), verdict)
-
-
-def test_smoke_presets_decide_nothing(data):
-    assert {judge(claim, data, FIGURE.minimum).verdict for claim in CLAIMS} == {INCONCLUSIVE}
+CONTRACT = Contract(
+    FIGURE,
+    CONFIG,
+    panels={"boundary": 4, "inside_b_plus": 3},
+    refused=[{"num_boundary": 0}, {"num_inside": 0}, {"num_steps": 100}],
+    made_up=synthetic,
+    cases={
+        "bounded-on-b-zero": ({}, {"power": 0.5}, {"power": 0.25, "noise": 0.1}),
+        "exact-bound-on-b-zero": ({}, {"scale": 1.2}),
+        "square-root-bound-on-b-zero": ({}, {"scale": 1.2}),
+        "theorem-1-inside-b-plus": ({}, {"scale": 8.0}),
+    },
+    patches=SMALL_NETWORK,
+)

@@ -1,0 +1,75 @@
+"""What the tests of every figure state alike, as data; `test_every_figure.py` checks it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+import xarray as xr
+from flax import nnx
+
+from experiments.core.config import FigureConfig, to_json
+from experiments.core.figure import Figure
+from experiments.core.run import Run
+from experiments.core.store import ChunkStore
+from experiments.data import byte_corpus
+from experiments.data.images import load_images
+from experiments.figures import discover
+from models.nanogpt import GPTConfig
+
+CLAIMS = tuple(claim for figure in discover().values() for claim in figure.claims)
+"""All claims; those about one figure stand together."""
+CORPUS = byte_corpus("text", b"the quick brown fox jumps over the lazy dog. " * 40)
+NETWORK = GPTConfig(vocab_size=256, context=8, num_layers=1, num_heads=1, width=8, dropout=0.1)
+
+
+class Bigram(nnx.Module):
+    """Of nanoGPT's form, and compiled in a tenth of the time: a byte from the one before it."""
+
+    def __init__(self, config, *, rngs):
+        shape = (config.vocab_size, config.width)
+        self.embedding, self.last = (
+            nnx.Param(jax.random.normal(rngs.params(), shape) / 8) for _ in range(2)
+        )
+
+    def __call__(self, tokens, *, rngs=None):
+        return self.embedding[...][tokens] @ self.last[...].T
+
+
+SMALL_NETWORK = {"experiments.training.tasks.NanoGPT": Bigram}
+
+
+@dataclass(frozen=True)
+class Contract:
+    """A figure as its tests have it: `CONTRACT` of the module of its tests.
+
+    Attributes:
+      figure: The figure.
+      config: Its smallest configuration.
+      panels: How many panels each of its pages has.
+      refused: Changes of `config` that are refused with the field's name, or (changes, message).
+      made_up: `made_up(**given)` gives a dataset of the laptop's configuration.
+      cases: For each claim what `made_up` is given that supports it, that refutes it and, where
+        seeds give an interval, that does neither.
+      patches: What stands in for what, by name, while the smallest dataset is computed.
+    """
+
+    figure: Figure
+    config: FigureConfig
+    panels: Mapping[str, int]
+    refused: Sequence[Any]
+    made_up: Callable[..., xr.Dataset] | None = None
+    cases: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    patches: Mapping[str, Any] = field(default_factory=dict)
+
+    def compute(self, folder: Path) -> xr.Dataset:
+        """The dataset of the smallest configuration."""
+        images = load_images("digits", cache=folder) if hasattr(self.config, "dataset") else None
+        run = Run(CORPUS, None, ChunkStore(folder), images=images)
+        with pytest.MonkeyPatch.context() as patch:
+            for name, stand_in in self.patches.items():
+                patch.setattr(name, stand_in)
+            data = self.figure.compute(self.config, run)
+        return data.assign_attrs(config=to_json(self.config))

@@ -80,7 +80,7 @@ def record_max_update(num_steps: int = 0) -> optax.GradientTransformationExtraAr
     def update_fn(updates, state, params=None, **extra_args):
         del params, extra_args
         max_update = _largest(_moduli(updates)).astype(state.max_update.dtype)
-        is_now = jnp.arange(num_steps) == state.count
+        is_now = jnp.arange(num_steps, dtype=jnp.int32) == state.count
         return updates, RecordMaxUpdateState(
             count=jnp.asarray(optax.safe_increment(state.count)),
             max_update=max_update,

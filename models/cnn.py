@@ -156,13 +156,14 @@ class CNN(nnx.Module):
 
     Example:
 
+      >>> from functools import partial
       >>> import jax
       >>> from models.cnn import CNN, CNNConfig
       >>> from models.functional import functional
       >>> init, apply = functional(lambda rngs: CNN(CNNConfig(width=1 / 16), rngs=rngs))
-      >>> params, state = init(jax.random.key(0))
+      >>> params, state = jax.jit(init)(jax.random.key(0))
       >>> images = jax.random.normal(jax.random.key(1), (4, 32, 32, 3))
-      >>> logits, state = apply(params, state, images, train=True)
+      >>> logits, state = jax.jit(partial(apply, train=True))(params, state, images)
       >>> logits.shape
       (4, 10)
 

@@ -57,9 +57,9 @@ class NGram(nnx.Module):
       >>> from models.ngram import NGram, NGramConfig
       >>> config = NGramConfig(vocab_size=256, context=8, embedding_size=16, width=64)
       >>> init, apply = functional(lambda rngs: NGram(config, rngs=rngs))
-      >>> params, state = init(jax.random.key(0))
+      >>> params, state = jax.jit(init)(jax.random.key(0))
       >>> tokens = jax.random.randint(jax.random.key(1), (4, 8), 0, 256)
-      >>> logits, state = apply(params, state, tokens)
+      >>> logits, state = jax.jit(apply)(params, state, tokens)
       >>> logits.shape
       (4, 256)
 

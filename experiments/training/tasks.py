@@ -57,8 +57,9 @@ def text_task(model: GPTConfig) -> Task:
 
     >>> config = GPTConfig(vocab_size=8, context=4, num_layers=1, num_heads=1, width=8)
     >>> task = text_task(config)
-    >>> params, state = task.init(jax.random.key(0))
-    >>> sums = task.metrics(params, state, jnp.zeros((2, 5), jnp.int32), jnp.array([1.0, 0.0]))
+    >>> params, state = jax.jit(task.init)(jax.random.key(0))
+    >>> tokens, weights = jnp.zeros((2, 5), jnp.int32), jnp.array([1.0, 0.0])
+    >>> sums = jax.jit(task.metrics)(params, state, tokens, weights)
     >>> {name: round(float(value)) for name, value in sums.items()}  # ln 8 = 2.08
     {'loss': 2, 'weight': 1}
     """
@@ -175,8 +176,8 @@ def language_task(model: GPTConfig, corpus: Corpus | None, batch: int) -> Task:
     >>> from experiments.data import load_corpus
     >>> tiny = GPTConfig(vocab_size=256, context=8, num_layers=1, num_heads=1, width=8)
     >>> task = language_task(tiny, load_corpus("embedded"), batch=2)
-    >>> params, state = task.init(jax.random.key(0))
-    >>> loss = task.evaluate(params, state, task.sample_heldout(jax.random.key(1)))
+    >>> params, state = jax.jit(task.init)(jax.random.key(0))
+    >>> loss = jax.jit(task.evaluate)(params, state, task.sample_heldout(jax.random.key(1)))
     >>> 5 < float(loss) < 6  # about ln 256
     True
     """

@@ -94,7 +94,7 @@ def promised_nothing(arguments):
     """Whether decays are out of range, which only a traced call accepts, or not single numbers."""
     if any(np.ndim(x) for x in arguments):  # arrays are allowed, here they are empty
         return True
-    return not all(0 <= float(b) and np.float32(b) < 1 for b in arguments)
+    return not all(float(b) >= 0 and np.float32(b) < 1 for b in arguments)
 
 
 def bounds(rng):

@@ -15,13 +15,23 @@ from jax.typing import ArrayLike
 from kadam_jax._checks import (
     FINITE,
     POSITIVE_DECAY,
+    Range,
     check_choice,
     check_integer,
     check_real,
+    is_known,
     require,
 )
 
 __all__ = ["level_curve", "normal_curve"]
+
+
+def _known(name: str, value: ArrayLike, within: Range) -> np.ndarray:
+    """Check numbers that a curve computes with on the host, with two axes for its points."""
+    numbers = check_real(name, value, within, single=False)
+    hint = "compute the curve outside of jit, vmap and grad, and pass its points in"
+    require(is_known(numbers), name, "be concrete", "a traced array", hint=hint, error=TypeError)
+    return np.asarray(numbers, np.float64)[..., None, None]
 
 
 @np.errstate(all="ignore")
@@ -62,7 +72,7 @@ def level_curve(c: ArrayLike, num: int) -> tuple[jax.Array, jax.Array]:
       §3.1, Fig. 2, Appendix F, Appendix M.
     """
     num = check_integer("num", num)
-    c = np.asarray(check_real("c", c, FINITE, single=False), np.float64)[..., None, None]
+    c = _known("c", c, FINITE)
 
     # The parameter is b1 + b2: both rise along the curve, so the speed is in [1/√2, 1]. The smaller
     # decay is computed by a formula in which nothing cancels, however steep or flat the curve is.
@@ -124,10 +134,7 @@ def normal_curve(
       §3.1, §3.3, Fig. 2, Appendix F, Appendix M.
     """
     num = check_integer("num", num)
-    b1, b2 = (
-        np.asarray(check_real(name, b, POSITIVE_DECAY, single=False), np.float64)[..., None, None]
-        for name, b in (("b1", b1), ("b2", b2))
-    )
+    b1, b2 = _known("b1", b1, POSITIVE_DECAY), _known("b2", b2, POSITIVE_DECAY)
     constant = 2 * b2**3 + b1**3
 
     # The parameter is the polar angle: radius and speed are smooth on the whole quadrant.

@@ -1,4 +1,4 @@
-"""A figure's dataset at its smallest, computed once for all tests and all workers."""
+"""Each figure's smallest dataset, computed once for all tests and all workers."""
 
 import fcntl
 import os
@@ -11,10 +11,10 @@ from tests.figures.contract import SMALL_NETWORK
 
 @pytest.fixture(scope="session")
 def computed(tmp_path_factory):
-    """`computed(contract)` is a copy of the dataset of a figure's smallest configuration."""
+    """`computed(contract)` returns a copy of a figure's smallest dataset."""
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent  # of all workers
+        folder = folder.parent  # the workers share it
 
     def dataset(contract):
         path = folder / f"{contract.figure.name}.pickle"
@@ -30,12 +30,12 @@ def computed(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def data(request, computed):
-    """The dataset of a module's `CONTRACT`."""
+    """The smallest dataset of the figure that the module tests."""
     return computed(request.module.CONTRACT)
 
 
 @pytest.fixture
 def small_network(monkeypatch):
-    """A network that compiles at once stands in nanoGPT's place."""
+    """nanoGPT is replaced by a network that compiles quickly."""
     for name, stand_in in SMALL_NETWORK.items():
         monkeypatch.setattr(name, stand_in)

@@ -1,4 +1,4 @@
-"""What the tests of every figure state alike, as data; `test_every_figure.py` checks it."""
+"""The facts about each figure that `test_every_figure.py` checks, as data."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,13 +20,13 @@ from experiments.figures import discover
 from models.nanogpt import GPTConfig
 
 CLAIMS = tuple(claim for figure in discover().values() for claim in figure.claims)
-"""All claims; those about one figure stand together."""
+"""All claims; those of one figure are neighbors."""
 CORPUS = byte_corpus("text", b"the quick brown fox jumps over the lazy dog. " * 40)
 NETWORK = GPTConfig(vocab_size=256, context=8, num_layers=1, num_heads=1, width=8, dropout=0.1)
 
 
 class Bigram(nnx.Module):
-    """Of nanoGPT's form, and compiled in a tenth of the time: a byte from the one before it."""
+    """A stand-in for nanoGPT that compiles in a tenth of the time: each byte predicts the next."""
 
     def __init__(self, config, *, rngs):
         shape = (config.vocab_size, config.width)
@@ -43,17 +43,18 @@ SMALL_NETWORK = {"experiments.training.tasks.NanoGPT": Bigram}
 
 @dataclass(frozen=True)
 class Contract:
-    """A figure as its tests have it: `CONTRACT` of the module of its tests.
+    """One figure as the shared tests see it; each figure's test module has one as `CONTRACT`.
 
     Attributes:
       figure: The figure.
       config: Its smallest configuration.
       panels: How many panels each of its pages has.
-      refused: Changes of `config` that are refused with the field's name, or (changes, message).
-      made_up: `made_up(**given)` gives a dataset of the laptop's configuration.
-      cases: For each claim what `made_up` is given that supports it, that refutes it and, where
-        seeds give an interval, that does neither.
-      patches: What stands in for what, by name, while the smallest dataset is computed.
+      refused: Changes of `config` that raise an error with the first field's name, or pairs
+        (changes, message).
+      made_up: `made_up(**given)` makes a dataset of the laptop preset.
+      cases: For each claim the arguments of `made_up` for data that support it, refute it and,
+        where seeds give an interval, do neither.
+      patches: Stand-ins, by the name that they replace while the smallest dataset is computed.
     """
 
     figure: Figure
@@ -65,7 +66,7 @@ class Contract:
     patches: Mapping[str, Any] = field(default_factory=dict)
 
     def compute(self, folder: Path) -> xr.Dataset:
-        """The dataset of the smallest configuration."""
+        """Compute the dataset of the smallest configuration."""
         images = load_images("digits", cache=folder) if hasattr(self.config, "dataset") else None
         run = Run(CORPUS, None, ChunkStore(folder), images=images)
         with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""What holds for every figure; what is a figure's own stands in the `CONTRACT` of its tests."""
+"""The contract of all figures; a figure's own facts are the `CONTRACT` of its test module."""
 
 import dataclasses
 import importlib
@@ -34,7 +34,7 @@ def contract_of(name):
 
 
 @each_figure
-def test_configurations_that_cannot_be_computed_are_refused(name):
+def test_invalid_configurations_are_refused(name):
     contract = contract_of(name)
     assert contract.figure is FIGURES[name]
     assert contract.refused
@@ -60,7 +60,7 @@ def test_every_claim_has_cases(name):
 
 
 @each_figure
-def test_claims_follow_the_data_if_there_is_enough(name):
+def test_claims_follow_the_data_if_there_are_enough(name):
     figure, contract, made = FIGURES[name], contract_of(name), {}
     for claim in figure.claims:
         minimum = {**figure.minimum, **claim.minimum}
@@ -83,7 +83,7 @@ def test_claims_follow_the_data_if_there_is_enough(name):
 
 
 @each_figure
-def test_a_dataset_is_labelled_and_decides_nothing(name, computed):
+def test_a_dataset_is_labeled_and_decides_nothing(name, computed):
     data = computed(contract_of(name))
     for variable in data.variables:
         assert data[variable].attrs["long_name"], variable
@@ -93,7 +93,7 @@ def test_a_dataset_is_labelled_and_decides_nothing(name, computed):
 
 
 @each_figure
-def test_pages_are_drawn_from_the_dataset_alone_and_the_same_again(name, computed):
+def test_plots_need_only_the_dataset_and_are_reproducible(name, computed):
     contract = contract_of(name)
     data = computed(contract)
     files = []
@@ -124,7 +124,7 @@ def svg(canvas):
 
 
 def labels(canvas, panel, axis):
-    """Of the panel, or of those that share its column (x) or its row (y)."""
+    """The labels of the panel and of those that share its column (x) or its row (y)."""
     span = {"x": "colspan", "y": "rowspan"}[axis]
     where = getattr(panel.get_subplotspec(), span)
     return [
@@ -139,7 +139,7 @@ def labels(canvas, panel, axis):
 
 
 class Diverged(Run):
-    """Sweeps whose programs are traced, not run: what they would give, all of it not finite."""
+    """A run whose sweeps only trace their programs; every float in the results is not finite."""
 
     bad = np.nan
 
@@ -161,7 +161,6 @@ class Diverged(Run):
         }
 
 
-# Whose programs have what optax (schedules, bias correction) and flax (LayerNorm) mix themselves.
 MIXED = {
     "annealing",
     "decay_search",
@@ -174,6 +173,7 @@ MIXED = {
     "strategies_images",
     "strategies_text",
 }
+"""Figures in whose programs optax (schedules, bias correction) or flax (LayerNorm) mix dtypes."""
 COMPARISONS = {
     "decay_search",
     "noise_robustness",
@@ -184,7 +184,7 @@ COMPARISONS = {
 }
 """Figures in which a diverged run is no evidence; elsewhere it may be an update that grew."""
 IN_FLOAT64 = {"noise_robustness", "norm_dynamics", "trajectories", "two_adam_analogy"}
-"""Figures that mix dtypes in float64 alone, where they compute with NumPy's numbers."""
+"""Figures that mix dtypes only in float64, because they compute with NumPy's numbers."""
 CASES = [
     *((name, np.nan, True) for name in FIGURES),
     *((name, np.nan, False) for name in sorted(IN_FLOAT64 - {"norm_dynamics"})),
@@ -194,9 +194,7 @@ CASES = [
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of NaN and infinities
 @pytest.mark.parametrize(("name", "bad", "x64"), CASES)
-def test_programs_mix_no_dtypes_and_diverged_members_are_judged_and_drawn(
-    name, bad, x64, tmp_path, monkeypatch
-):
+def test_programs_mix_no_dtypes_and_diverged_runs_are_drawn(name, bad, x64, tmp_path, monkeypatch):
     monkeypatch.setattr(Diverged, "bad", bad)
     figure = FIGURES[name]
     config = figure.presets["smoke"]

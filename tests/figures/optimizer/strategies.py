@@ -1,4 +1,4 @@
-"""What the tests of the figures that compare strategies share."""
+"""Made-up data and cases that the figures comparing strategies share in their tests."""
 
 import dataclasses
 import functools
@@ -73,6 +73,6 @@ REFUSED = [
 
 
 def claims_of(task):
-    """How `Contract` has them."""
+    """The made-up data and cases of a figure's `Contract`."""
     cases = {f"{name}-on-{task}": of for name, of in CASES.items()}
     return {"made_up": functools.partial(made_up, task), "cases": cases}

@@ -18,7 +18,7 @@ from experiments.figures.optimizer.rate_basins import basin, loss_at, optimum
 from experiments.figures.optimizer.rate_sensitivity import FIGURE
 from experiments.figures.optimizer.rate_sensitivity.claims import CLAIMS, TWO_ADAM
 from experiments.figures.optimizer.rate_sensitivity.noise_response import noise_response
-from experiments.figures.optimizer.rate_sensitivity.optima import analyze
+from experiments.figures.optimizer.rate_sensitivity.optima import analyse
 from experiments.figures.optimizer.rate_sensitivity.plot import plot
 from experiments.figures.optimizer.rate_sensitivity.run import Config
 from experiments.training.optimizers import ADAMW, strategy_decays
@@ -206,11 +206,11 @@ BEST = 0.005
 SPREAD = np.linspace(-1, 1, LAPTOP.num_seeds)
 
 
-def analyzed(losses, predicted):
+def analysed(losses, predicted):
     """The dataset of losses (num_arms, num_rates, num_seeds), and of a predicted ratio."""
     response = np.array([1.0] + [1 / predicted] * len(LAPTOP.switches))
     splits = {"validation": losses, "test": losses}
-    return analyze(LAPTOP, splits, {"size": response, "displacement": response})
+    return analyse(LAPTOP, splits, {"size": response, "displacement": response})
 
 
 def synthetic(
@@ -237,7 +237,7 @@ def synthetic(
         losses[row] = 2.0 + bottom + bowl(rates[:, None], best, curved)
     if diverged:
         losses[:, -1] = np.inf
-    return analyzed(losses, predicted or ratio)
+    return analysed(losses, predicted or ratio)
 
 
 def test_the_ratio_and_the_prices_are_those_of_the_bowls():

@@ -1,4 +1,4 @@
-"""What holds for the members of every training run."""
+"""Checks that hold for the members of every training run."""
 
 import numpy as np
 

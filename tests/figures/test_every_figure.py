@@ -124,7 +124,9 @@ def svg(canvas):
 
 
 def labels(canvas, panel, axis):
-    """The labels of the panel and of those that share its column (x) or its row (y)."""
+    """The labels of the panel, of its column (x) or row (y), or of a page that has both."""
+    if canvas.get_supxlabel() and canvas.get_supylabel():
+        return [getattr(canvas, f"get_sup{axis}label")()]
     span = {"x": "colspan", "y": "rowspan"}[axis]
     where = getattr(panel.get_subplotspec(), span)
     return [

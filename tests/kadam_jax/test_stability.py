@@ -883,9 +883,7 @@ def test_curves_want_concrete_finite_values():
     for c in (np.inf, np.nan):
         with pytest.raises(ValueError, match="c must be finite"):
             stability.level_curve(c, 3)
-    with pytest.raises(
-        TypeError, match="c must be concrete, got a traced"
-    ):
+    with pytest.raises(TypeError, match="c must be concrete, got a traced"):
         jax.jit(lambda c: stability.level_curve(c, 3))(0.5)
     with pytest.raises(TypeError, match="b1 must be concrete"):
         jax.jit(lambda b1: stability.normal_curve(b1, 0.9, 3))(0.5)

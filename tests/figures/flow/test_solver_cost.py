@@ -196,7 +196,7 @@ def test_orders_and_fewest_gradients_come_from_the_errors():
 CONTRACT = Contract(
     solver_cost.FIGURE,
     CONFIG,
-    panels={"": 2},
+    panels={"": 4},
     refused=[
         {"euler": (100,)},
         {"heun": (4, 2)},
@@ -236,8 +236,8 @@ CONTRACT = Contract(
         ),
     },
     patches={
-        "experiments.figures.flow.solver_cost.run.problems": lambda config, run: {
-            "quadratic": MAKE_PROBLEMS(config, run)["quadratic"]
-        }
+        "experiments.figures.flow.solver_cost.run.problems": lambda config, run: dict.fromkeys(
+            PROBLEMS, MAKE_PROBLEMS(config, run)["quadratic"]
+        )
     },
 )

@@ -206,7 +206,7 @@ def test_without_its_learning_rate_no_claim_is_decided():
 CONTRACT = Contract(
     FIGURE,
     TINY,
-    panels={"": 4, "parameters": 3},
+    panels={"": 6, "parameters": 3},
     refused=[
         ({"learning_rate": 2e-3}, "learning_rate must be one of"),
         ({"learning_rates": (1e-3,)}, "two or more"),

@@ -167,7 +167,7 @@ def made_up(power=1.0, by=1.0, size=1.0, off=0.0, memory=None, spread=0.0, share
 CONTRACT = Contract(
     FIGURE,
     CONFIG,
-    panels={"": 2, "slices": 3},
+    panels={"": 6, "slices": 3},
     refused=[
         {"model": dataclasses.replace(TINY, qk_norm=False)},
         {"flow_model": dataclasses.replace(TINY, qk_norm=False)},

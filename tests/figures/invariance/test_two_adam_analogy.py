@@ -219,7 +219,7 @@ RECOVERS = ({"stage": 0.06}, {"stage": 0.04}, {"layer": 0.0, "spread": 0.1})
 CONTRACT = Contract(
     FIGURE,
     CONFIG,
-    panels={"": 6},
+    panels={"": 6, "training": 4},
     refused=[
         ({"model": dataclasses.replace(TINY, qk_norm=True)}, "model.qk_norm"),
         {"num_seeds": 1},

@@ -209,7 +209,7 @@ GAINS = ({"slope": -0.1}, {"slope": 0.1}, {"constant": -0.1})
 CONTRACT = Contract(
     FIGURE,
     TINY,
-    panels={"": 3, "rates": 3},
+    panels={"": 6, "rates": 4},
     refused=[
         {"ks": (2, 3)},
         {"ks": (1,)},

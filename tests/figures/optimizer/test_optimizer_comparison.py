@@ -302,7 +302,7 @@ def grid(name, rates, settings):
 CONTRACT = Contract(
     FIGURE,
     SMALL,
-    panels={"": 2, "rates": 9},
+    panels={"": 2, "rates": 2},
     refused=[
         {"optimizers": ("adamw", "muon")},
         {"optimizers": ("adamw", "kadam", "kadam")},

@@ -94,7 +94,7 @@ def test_the_paper_preset_is_the_papers_sweep():
 CONTRACT = Contract(
     FIGURE,
     CONFIG,
-    panels={"": 2, "rates": 6},
+    panels={"": 4, "rates": 2},
     refused=[
         *REFUSED,
         {"batch": 0},

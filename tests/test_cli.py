@@ -267,7 +267,9 @@ def test_a_results_folder_that_cannot_be_is_1(run, tmp_path):
     (tmp_path / "results").write_text("a file")
     code, _, messages = run("run", "stability_plane", "--preset", "smoke")
     assert code == 1
-    assert f"{tmp_path / 'results'} is no folder that can be written to; name another" in messages
+    assert (
+        f"{tmp_path / 'results'} is not a folder that can be written to; name another" in messages
+    )
 
 
 def test_a_folder_that_cannot_be_written_to_is_1_before_anything_is_computed(
@@ -275,7 +277,7 @@ def test_a_folder_that_cannot_be_written_to_is_1_before_anything_is_computed(
 ):
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
     code, _, messages = run("run", "fake", "--set", "fail_at=first")
-    assert (code, f"{tmp_path} is no folder that can be written to" in messages) == (1, True)
+    assert (code, f"{tmp_path} is not a folder that can be written to" in messages) == (1, True)
     assert not (tmp_path / "results").exists()
 
 
@@ -438,13 +440,13 @@ def test_a_link_to_nowhere_is_named_before_anything_is_computed(command, run, fa
 
 
 ASSIGNMENTS = {
-    "mesh=--help": "--set mesh='--help': '--help' is no value",
+    "mesh=--help": "--set mesh='--help': '--help' is not a value",
     "help=1": "--set 'help=1': write the name of a field",
     "=1": "--set '=1': write the name of a field",
     "num grid=1": "--set 'num grid=1': write the name of a field",
-    "levels=-x": "--set levels='-x': '-x' is no value",
-    "levels=\0": "is no value",
-    "levels=\udcff": "is no value",
+    "levels=-x": "--set levels='-x': '-x' is not a value",
+    "levels=\0": "is not a value",
+    "levels=\udcff": "is not a value",
     "num_grid=": "num-grid",
 }
 

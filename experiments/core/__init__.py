@@ -1,1 +1,1 @@
-"""What a figure is made of; knows no data and no figure."""
+"""The parts that figures are made of; independent of any data set and any figure."""

@@ -1,10 +1,10 @@
-"""How a claim is judged: an estimate with an interval, a rule fixed beforehand, a verdict.
+"""The judging of claims: an estimate with an interval, a rule fixed beforehand, a verdict.
 
 A claim is data. Its statistic reads a figure's dataset and returns an estimate with an interval;
 its rule is an interval of acceptable values, chosen for the stated reason before any value was
-seen. Below a figure's laptop minimum nothing can be more than inconclusive. A figure's claims are
-committed before its first result; every dataset has the commit of the rows that it was computed
-under and a digest of their rules.
+seen. Below a figure's laptop minimum every verdict is inconclusive. A figure's claims are committed
+before its first result; every dataset records the commit of the claims under which it was computed,
+and a digest of their rules.
 """
 
 import json
@@ -24,19 +24,19 @@ SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE = "supported", "not supported", "inconclu
 
 @dataclass(frozen=True)
 class Claim:
-    """One statement and how it is judged.
+    """A statement and how it is judged.
 
     Attributes:
       id: Short and unique.
       figure: The figure whose dataset is read.
-      section: Where the paper says it.
-      statement: What the paper says, or what we say in its place.
-      quantity: What the statistic is, with units.
-      statistic: `statistic(dataset)` gives an `Estimate`.
-      accept: Lowest and highest value that support the statement; infinities are allowed.
-      reason: Why these, fixed before the value was seen.
-      correction: Where the paper is wrong or silent, what holds instead.
-      minimum: What it needs beyond its figure's `minimum`.
+      section: Where the paper makes it.
+      statement: The paper's statement, or ours in its place.
+      quantity: A description of the statistic, with units.
+      statistic: `statistic(dataset)` returns an `Estimate`.
+      accept: The lowest and highest values that support the statement; infinities are allowed.
+      reason: The reason for these values, fixed before the estimate was seen.
+      correction: What holds instead, where the paper is wrong or silent.
+      minimum: Minima that it needs beyond its figure's `minimum`.
       corrected_by: The claim that judges what holds instead, if one does.
     """
 
@@ -55,7 +55,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Judgement:
-    """A claim with what a dataset says about it."""
+    """A claim together with what a dataset says about it."""
 
     claim: Claim
     estimate: Estimate
@@ -64,12 +64,12 @@ class Judgement:
 
     @property
     def correction(self) -> str:
-        """What holds instead, where the statement does not; else ""."""
+        """What holds instead if the statement does not hold; else ""."""
         return self.claim.correction if self.verdict == NOT_SUPPORTED else ""
 
 
 def verdict(estimate: Estimate, accept: tuple[float, float]) -> str:
-    """Supported if the whole interval is acceptable, not supported if none of it is.
+    """Return "supported" if the whole interval is acceptable, "not supported" if none of it is.
 
     >>> verdict(Estimate(1.0, 0.9, 1.1, 5), (0.8, 1.2))
     'supported'
@@ -89,15 +89,15 @@ def verdict(estimate: Estimate, accept: tuple[float, float]) -> str:
 
 
 def judge(claim: Claim, dataset: xr.Dataset, minimum: Mapping[str, float]) -> Judgement:
-    """Applies a claim to its figure's dataset.
+    """Apply a claim to its figure's dataset.
 
     Args:
       claim: The claim.
-      dataset: With the attrs that a run adds.
-      minimum: The figure's `minimum`; a configuration below it can only be inconclusive.
+      dataset: The figure's dataset, with the attrs that a run adds.
+      minimum: The figure's `minimum`; below it the verdict is inconclusive.
 
     Returns:
-      The judgement; its remark says what was too small.
+      The judgement; its remark names the fields that are too small.
     """
     estimate = claim.statistic(dataset)
     short = shortfalls(settings(dataset), {**minimum, **claim.minimum})
@@ -107,12 +107,12 @@ def judge(claim: Claim, dataset: xr.Dataset, minimum: Mapping[str, float]) -> Ju
 
 
 def settings(dataset: xr.Dataset) -> Any:
-    """The configuration that a dataset was computed from, fields as attributes."""
+    """Return the configuration that a dataset was computed from, with fields as attributes."""
     return json.loads(dataset.attrs["config"], object_hook=lambda item: SimpleNamespace(**item))
 
 
 def rules_digest(claims: Iterable[Claim]) -> str:
-    """Of rules and their words; not of statistics' code, corrections or a figure's minimum."""
+    """Hash rules and their words, but not code, corrections or a figure's minimum."""
     rules = [
         repr((claim.id, claim.statement, claim.quantity, claim.accept, claim.reason, claim.minimum))
         for claim in claims

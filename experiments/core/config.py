@@ -1,7 +1,7 @@
 """Configurations: frozen dataclasses, typed overrides from the command line, JSON and a digest.
 
-Every figure has one configuration class and three instances of it, its presets. A field's meaning
-is its line under `Attributes:`; `python -m experiments run NAME --help` prints it.
+Every figure has a configuration class and three instances of it, its presets. A field is documented
+in its line under `Attributes:`; `python -m experiments run NAME --help` prints these lines.
 """
 
 import contextlib
@@ -21,45 +21,45 @@ import tyro
 from experiments.core.errors import ConfigError
 
 LIMIT = 2**31
-"""JAX's sizes and indices are below it."""
+"""An upper bound: JAX's sizes and indices are below it."""
 PRESETS = ("smoke", "laptop", "paper")
-"""smoke runs in seconds and decides nothing; laptop in minutes on two cores; paper needs an
-accelerator and has the paper's own sizes."""
+""""smoke" runs in seconds and decides nothing; "laptop" runs in minutes on two cores; "paper" needs
+an accelerator and has the paper's own sizes."""
 
 
 @dataclasses.dataclass(frozen=True)
 class FigureConfig:
-    """What a figure is computed from; subclass it and add fields with defaults."""
+    """The inputs of a figure's computation; subclass it and add fields with defaults."""
 
 
 def require(holds: bool, rule: str, got: object) -> None:
-    """Raises ConfigError that says what must hold, unless it does."""
+    """Raise a ConfigError that states the rule, unless it holds."""
     if not holds:
         raise ConfigError(f"{rule}, got {got}")
 
 
 def check_least(config: FigureConfig, **least: float) -> None:
-    """Raises ConfigError if a field is below its least value."""
+    """Raise ConfigError if a field is below its least value."""
     for name, value in least.items():
         found = getattr(config, name)
         require(found >= value, f"{name} must be at least {value}", found)
 
 
 def check_rising(**fields: Sequence[float]) -> None:
-    """Raises ConfigError unless every field has two or more finite numbers rising from above 0."""
+    """Raise ConfigError unless every field has two or more finite numbers rising from above 0."""
     for name, values in fields.items():
         rule = f"{name} must be two or more finite numbers that increase from above 0"
         require(len(values) >= 2 and rises(0, *values, math.inf), rule, list(values))
 
 
 def check_ks(ks: Sequence[int]) -> None:
-    """Raises ConfigError unless these are Adam's 1 and larger numbers of stages that rise."""
+    """Raise ConfigError unless these are Adam's 1 and larger, rising numbers of stages."""
     holds = ks[:1] == (1,) and len(ks) >= 2 and rises(*ks)
     require(holds, "ks must be 1 and larger integers that increase", ks)
 
 
 def rises(*values: float) -> bool:
-    """Whether every number is above the one before; next to NaN none is.
+    """Whether every number is above the one before; false where a neighbor is NaN.
 
     >>> rises(0, 1, 3), rises(0, 0), rises(0, float("nan"))
     (True, False, False)
@@ -71,23 +71,23 @@ ConfigT = TypeVar("ConfigT")
 
 
 def override(config: ConfigT, assignments: Sequence[str], prog: str = "--set") -> ConfigT:
-    """`config` with fields replaced by `assignments`, each `"field=value"` or `"a.b=value"`.
+    """Replace fields of `config` by `assignments`, each `"field=value"` or `"a.b=value"`.
 
     Values are parsed with the field's type: `learning_rate=1e-30`, `model.width=64`,
     `levels=-1,0,1` for a tuple, `dropout=None` where None is allowed.
 
     Args:
-      config: The preset to start from; it gives the types and all other values.
-      assignments: One string for each field; a later one wins.
-      prog: The command that messages refer to for its `--help`.
+      config: The preset to start from, which gives the types and all other values.
+      assignments: A string for each field; a later one wins.
+      prog: The command whose `--help` messages refer to.
 
     Returns:
       A new configuration of the same class.
 
     Raises:
       SystemExit: With code 2, after a message on stderr that names the field and, for an unknown
-        field, names near it.
-      ConfigError: If a number is not finite, which comparisons let through, an integer is too
+        field, similar names.
+      ConfigError: If a number is not finite (comparisons would let it through), an integer is too
         large for an array's size, or a text is not a field or not a value.
 
     >>> from experiments.training.config import TrainingConfig
@@ -105,20 +105,20 @@ def override(config: ConfigT, assignments: Sequence[str], prog: str = "--set") -
                 raise ConfigError(f"{name}={_text(value)}: give finite numbers")
             if isinstance(number, int) and abs(number) >= LIMIT:
                 raise ConfigError(
-                    f"{name}={number}: give integers below 2^31, as JAX's indices are"
+                    f"{name}={number}: give integers below 2^31, the limit of JAX's indices"
                 )
     return parsed
 
 
 def _checked_field(field: str, assignment: str) -> str:
-    """The field if it looks like one; tyro's own flags would print its help."""
+    """Return the field if it looks like one; tyro's own flags would print tyro's help."""
     if not re.fullmatch(r"[A-Za-z_][\w.-]*", field, re.ASCII) or field in ("help", "h"):
         raise ConfigError(f"--set {assignment!r}: write the name of a field, =, and its value")
     return field
 
 
 def _numbers(value: Any) -> Iterator[float]:
-    """The numbers in a field's value, in lists too."""
+    """Yield the numbers in a field's value, also those in lists."""
     if isinstance(value, list):
         for item in value:
             yield from _numbers(item)
@@ -127,7 +127,7 @@ def _numbers(value: Any) -> Iterator[float]:
 
 
 def print_help(config: Any, prog: str) -> None:
-    """Prints every field with its type, meaning and value in `config`."""
+    """Print every field with its type, meaning and value in `config`."""
     with contextlib.suppress(SystemExit):
         _parse(config, ["--help"], prog)
 
@@ -142,15 +142,15 @@ def _parse(
 
 
 def _words(config: Any, field: str, value: str) -> list[str]:
-    """`value` as tyro wants it: a tuple's items apart, booleans capitalised."""
+    """Convert `value` to tyro's form: a tuple's items as separate words, booleans capitalized."""
     try:
         is_tuple = isinstance(get(config, field), tuple)
     except AttributeError:
-        is_tuple = False  # tyro names the unknown field
+        is_tuple = False  # tyro reports the unknown field
     words = value.replace(",", " ").split() if is_tuple else [value]
     for word in words:
         if (word.startswith("-") and not _is_number(word)) or not _is_utf8(word):
-            raise ConfigError(f"--set {field}={value!r}: {word!r} is no value")
+            raise ConfigError(f"--set {field}={value!r}: {word!r} is not a value")
     return [word.capitalize() if word in ("true", "false", "none") else word for word in words]
 
 
@@ -163,7 +163,7 @@ def _is_number(text: str) -> bool:
 
 
 def _is_utf8(text: str) -> bool:
-    """Whether it can be written to a file; bytes of another encoding and NUL cannot."""
+    """Whether a text can be written to a file; bytes of another encoding and NUL cannot."""
     try:
         return b"\0" not in text.encode()
     except UnicodeEncodeError:
@@ -171,10 +171,10 @@ def _is_utf8(text: str) -> bool:
 
 
 def flatten(config: Any) -> dict[str, Any]:
-    """Every field by its dotted name, as JSON has it: nested ones are opened, tuples are lists.
+    """Return every field by its dotted name as in JSON: nested ones are opened, tuples are lists.
 
     Args:
-      config: A dataclass, or what its JSON says.
+      config: A dataclass, or the content of its JSON.
 
     >>> from experiments.training.config import TrainingConfig
     >>> flatten(TrainingConfig())["model.width"]
@@ -194,7 +194,7 @@ def flatten(config: Any) -> dict[str, Any]:
 
 
 def changes(config: Any, base: Any) -> dict[str, tuple[Any, Any]]:
-    """Both values of every field in which two configurations differ; MISSING where one has none.
+    """Return both values of every field in which two configurations differ, or MISSING.
 
     Args:
       config, base: As in `flatten`.
@@ -208,17 +208,17 @@ def changes(config: Any, base: Any) -> dict[str, tuple[Any, Any]]:
 
 
 def difference(config: Any, base: Any) -> list[str]:
-    """The assignments that `override` needs to get from `base` to `config`.
+    """Return the assignments that `override` needs to get from `base` to `config`.
 
     Args:
-      config, base: As in `flatten`; JSON of another version may have other fields.
+      config, base: As in `flatten`; JSON from another version may have other fields.
 
     >>> from experiments.training.config import TrainingConfig
     >>> difference(TrainingConfig(eps=1e-8), TrainingConfig())
     ['eps=1e-08']
     """
     return [
-        f"{name} is no field of it" if value is MISSING else f"{name}={_text(value)}"
+        f"{name} is not a field of it" if value is MISSING else f"{name}={_text(value)}"
         for name, (value, _) in changes(config, base).items()
     ]
 
@@ -228,21 +228,21 @@ def _text(value: Any) -> str:
 
 
 def get(config: Any, field: str) -> Any:
-    """The value of a dotted field name: `get(config, "model.width")`."""
+    """Return the value of a dotted field name: `get(config, "model.width")`."""
     return operator.attrgetter(field)(config)
 
 
 def shortfalls(config: Any, minimum: Mapping[str, float]) -> tuple[str, ...]:
-    """The fields of `config` below `minimum`, each as `"num_steps=20 < 400"`; empty if none."""
+    """Return the fields of `config` below `minimum`, each as `"num_steps=20 < 400"`."""
     found = ((field, get(config, field), least) for field, least in minimum.items())
     return tuple(f"{field}={value} < {least}" for field, value, least in found if value < least)
 
 
 def to_json(config: FigureConfig) -> str:
-    """All fields, nested ones too, as JSON with sorted keys."""
+    """Return all fields, nested ones too, as JSON with sorted keys."""
     return json.dumps(dataclasses.asdict(config), sort_keys=True)
 
 
 def digest(*parts: str) -> str:
-    """Twelve hexadecimal digits that identify `parts`."""
+    """Return twelve hexadecimal digits that identify `parts`."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""What a command tells a person, and how one ends that does not reach its end."""
+"""Messages of commands, and the exceptions with which a command ends early."""
 
 import contextlib
 import os
@@ -7,35 +7,35 @@ from typing import TextIO
 
 
 def say(message: str) -> None:
-    """One line for the person at the terminal; standard output is kept for results."""
+    """Print a line for the person at the terminal; standard output is reserved for results."""
     try:
         print(message, file=sys.stderr, flush=True)
-    except OSError:  # nobody reads it any more, and the work goes on
+    except OSError:  # nobody reads it anymore, and the work goes on
         silence(sys.stderr)
 
 
 def silence(stream: TextIO) -> None:
-    """What goes to a stream that cannot be written to is thrown away from here on."""
+    """From now on, discard what is written to a stream that no longer accepts it."""
     with contextlib.suppress(OSError, ValueError):  # it has no file, as in a test
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 stopped: list[int] = []
-"""Signals that have asked this process to stop, for those whose exception got lost."""
+"""Signals that have asked this process to stop, in case their exception is lost."""
 
 
 def stop(signum: int, frame: object) -> None:
-    """Handles SIGINT as Python does, and remembers it."""
+    """Handle SIGINT as Python does, and remember it."""
     del frame
     stopped.append(signum)
     raise KeyboardInterrupt
 
 
 class Stopped(Exception):
-    """A signal has ended the run; the message says what is kept and how to go on.
+    """A signal has ended the run; the message says what is kept and how to continue.
 
     Attributes:
-      signum: Which signal; the process exits with 128 more, as shells count.
+      signum: The signal's number; the process exits with 128 more, as in shells.
     """
 
     def __init__(self, signum: int, message: str):
@@ -44,11 +44,11 @@ class Stopped(Exception):
 
 
 class ConfigError(ValueError):
-    """What was asked for cannot be done; the message names the field or the argument."""
+    """The request cannot be fulfilled; the message names the field or the argument."""
 
 
 class DamagedFile(Exception):
-    """A result of ours that cannot be read, so it is to be computed again; the message names it."""
+    """A result cannot be read and must be computed again; the message names it."""
 
 
 class Failed(Exception):

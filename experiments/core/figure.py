@@ -20,21 +20,21 @@ class Figure:
       name: The name on the command line and on disk; the folder's name.
       title: One line.
       paper: Where the paper has it, "Fig. 2", or "not in the paper".
-      caption: What is drawn, with the set-up; may contain `{field}` of the configuration, dotted
+      caption: What is drawn, with the setup; may contain `{field}` of the configuration, dotted
         names included: `{model.width}`.
       presets: A configuration for each of "smoke", "laptop", "paper".
-      compute: `compute(config, run)` gives a labelled dataset: every variable and coordinate with
-        `long_name` and, where it has one, `units` in its attrs. Variables without dimensions are
+      compute: `compute(config, run)` returns a labeled dataset: every variable and coordinate has a
+        `long_name` and, if it has one, `units` in its attrs. Variables without dimensions are
         printed in the report as the figure's numbers. The configuration and provenance are added
-        afterwards.
-      plot: `plot(dataset)` gives `{suffix: matplotlib figure}`; "" is the plain `<name>.png`, "a"
-        is `<name>_a.png`. It reads nothing but the dataset, `dataset.attrs["config"]` (JSON)
-        included, and draws with `matplotlib.figure.Figure`, never pyplot.
+        afterward.
+      plot: `plot(dataset)` returns `{suffix: matplotlib figure}`; "" is the plain `<name>.png`, "a"
+        is `<name>_a.png`. It reads nothing but the dataset, including `dataset.attrs["config"]`
+        (JSON), and draws with `matplotlib.figure.Figure`, never with pyplot.
       minimum: The laptop minimum of fields that decide how far a verdict can be trusted; below
-        it every verdict reads "inconclusive".
-      claims: What is judged by its dataset, in the report's order.
+        it every verdict is "inconclusive".
+      claims: The claims judged by its dataset, in the report's order.
       question: The question that it answers, one of `core.questions` or its own.
-      decided_by: Ids of those of its claims that decide the question.
+      decided_by: Ids of the claims that decide the question.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Folders that a command writes to: made where needed, and used by one process at a time."""
+"""Folders that a command writes to: made if needed, and used by one process at a time."""
 
 import contextlib
 import errno
@@ -11,16 +11,16 @@ from pathlib import Path
 from experiments.core.errors import Failed, say
 
 LOCK = ".lock"
-"""In a folder in use: who uses it. A file that a killed process left behind locks nothing."""
+"""A file in a folder in use that says who uses it; one left by a killed process locks nothing."""
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
-"""The answers of file systems that have no locks."""
+"""The error numbers of file systems without locks."""
 
 
 def make_folder(folder: Path) -> None:
-    """Makes a folder if need be.
+    """Make a folder if needed.
 
     Raises:
-      Failed: If there can be none, or it may not be read and written to.
+      Failed: If it cannot be made, or cannot be read and written to.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -33,19 +33,19 @@ def make_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keeps every other `locked` block, here and in other processes, out of a folder.
+    """Keep every other `locked` block, here and in other processes, out of a folder.
 
     The lock is `flock` on the folder's file `.lock`: the system releases it when the process ends,
-    also by `kill -9`. On NFS Linux passes it on to the server, so it holds between machines unless
-    the mount has `local_lock`. Where a file system has no locks, a message says that nothing keeps
-    a second process out, and the block runs.
+    even by `kill -9`. On NFS, Linux passes it on to the server, so it holds between machines unless
+    the mount has `local_lock`. If a file system has no locks, a message says that nothing keeps a
+    second process out, and the block runs.
 
     Args:
-      folder: Made if need be. Until the block ends it has the file `.lock`, which is not a result.
+      folder: Made if needed. Until the block ends it holds the file `.lock`, which is not a result.
 
     Raises:
-      Failed: If another process has the folder, with its number and machine, or it cannot be
-        written to.
+      Failed: If another process (the message has its number and machine) uses the folder, or it
+        cannot be written to.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -64,14 +64,14 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):  # where it stays, it locks nothing
+        with contextlib.suppress(OSError):  # if it stays, it locks nothing
             if _is_at(path, descriptor):
                 path.unlink()
         os.close(descriptor)
 
 
 def _lock(path: Path) -> int:
-    """The descriptor that holds the lock."""
+    """Take the lock and return the descriptor that holds it."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
@@ -84,10 +84,10 @@ def _lock(path: Path) -> int:
             owner = os.pread(descriptor, 1000, 0).decode(errors="replace") or "that is starting"
             os.close(descriptor)
             raise Failed(
-                f"{path.parent} is in use by process {owner}; wait for its end or give another "
+                f"{path.parent} is in use by process {owner}; wait until it ends or give another "
                 "folder"
             ) from error
-        except FileNotFoundError:  # its last owner removed it between our open and our lock
+        except FileNotFoundError:  # its last owner removed it between open and lock
             pass
         except OSError as error:
             if error.errno not in NO_LOCKS:

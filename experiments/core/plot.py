@@ -1,4 +1,4 @@
-"""The look that figures share: one style, one colour scale for C, PNG and SVG on disk."""
+"""The look that figures share: one style, one color scale for C, PNG and SVG on disk."""
 
 import contextlib
 import string
@@ -35,20 +35,20 @@ STYLE: Mapping[str, Any] = {
     "svg.hashsalt": "kadam_jax",  # the same figure is the same file
 }
 STABILITY_COLORMAP = "viridis_r"
-"""Its lightness falls steadily with C, so it reads in grey: dark is stable, as in the paper."""
+"""Its lightness falls steadily with C, so it reads in gray: dark is stable, as in the paper."""
 
 
 DOT: Mapping[str, Any] = {"edgecolors": "black", "linewidths": 0.4, "zorder": 3}
-"""Of a scatter plot whose points have colours of their own."""
+"""The style of scatter plots whose points differ in color."""
 RING: Mapping[str, Any] = dict(
     marker="o", linestyle="none", markersize=11, fillstyle="none", markeredgewidth=0.8
 )
-"""Around what was chosen at an end of its range: beyond it there may be a better one."""
+"""The ring around a choice at an end of its range, beyond which there may be a better one."""
 
 
 @contextlib.contextmanager
 def style() -> Iterator[None]:
-    """matplotlib's own defaults and `STYLE`, whatever the user's matplotlibrc says."""
+    """Use matplotlib's defaults and `STYLE`, whatever the user's matplotlibrc says."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(STYLE)
@@ -56,19 +56,19 @@ def style() -> Iterator[None]:
 
 
 def stability_norm(lowest: float, highest: float, linear: float = 1.0) -> SymLogNorm:
-    """Colours for C from `lowest` to `highest`: linear within ±`linear`, logarithmic outside."""
+    """Return a norm for C from `lowest` to `highest`: linear within ±`linear`, else logarithmic."""
     return SymLogNorm(linthresh=linear, vmin=lowest, vmax=highest)
 
 
 def canvas(width: float, height: float, **subplots: Any) -> tuple[Figure, Any]:
-    """A figure of that size in inches and its axes, as `pyplot.subplots` without pyplot's state."""
+    """Make a figure of that size in inches with axes, like `pyplot.subplots` without its state."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure, figure.subplots(**subplots)
 
 
 def draw_panels(grid: Any, dataset: xr.Dataset, panels: Sequence[Draw], *more: Any) -> None:
-    """Draws each of `panels` on its axes in `grid`, and sets its title after a letter."""
+    """Draw each of `panels` on its axes in `grid`, with a letter before its title."""
     for place, (axes, draw) in enumerate(zip(grid.flat, panels, strict=True)):
         letter = string.ascii_lowercase[place]
         axes.set_title(f"({letter}) {draw(axes, dataset, *more)}", loc="left")
@@ -77,13 +77,13 @@ def draw_panels(grid: Any, dataset: xr.Dataset, panels: Sequence[Draw], *more: A
 def small_multiples(
     number: int, columns: int, width: float, height: float, **subplots: Any
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with so many equal axes in rows, with room for a legend below them.
+    """Make a figure with a number of equal axes in rows and room for a legend below them.
 
     Args:
-      number: Of axes; places after them in the last row stay empty.
+      number: Number of axes; places after them in the last row stay empty.
       columns: Axes in a row.
-      width: Of the figure, in inches.
-      height: Of a row.
+      width: Width of the figure in inches.
+      height: Height of a row in inches.
       **subplots: As in `pyplot.subplots`.
     """
     rows = -(-number // columns)
@@ -95,19 +95,19 @@ def small_multiples(
 
 
 def legend_below(figure: Figure, axes: Axes) -> None:
-    """The legend of one axes, for all of them."""
+    """Draw the legend of one axes below the figure, for all axes."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
 
 
 def band(axes: Axes, x: ArrayLike, low: ArrayLike, middle: ArrayLike, high: ArrayLike, **style):
-    """A line and the range that it is in the middle of, in the line's colour."""
+    """Draw a line and a band around it, in the line's color."""
     axes.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
     axes.plot(x, middle, **style)
 
 
 def seed_band(axes: Axes, x: ArrayLike, values: xr.DataArray, middle="median", **style) -> None:
-    """The median over seeds, or another middle, and their range."""
+    """Draw the median over seeds, or another middle value, and the range over seeds."""
     seed = _seed(values)
     band(axes, x, values.min(seed), getattr(values, middle)(seed), values.max(seed), **style)
 
@@ -115,9 +115,9 @@ def seed_band(axes: Axes, x: ArrayLike, values: xr.DataArray, middle="median", *
 def seed_dots(
     axes: Axes, x: ArrayLike, values: xr.DataArray, middle="median", bar="0.4", **style
 ) -> None:
-    """The median over seeds, or another middle, with a bar of some colour for their range.
+    """Draw the median over seeds, or another middle value, with a bar for the range over seeds.
 
-    Dots have a colour each where `c` is given, as in `scatter`; else they are as in `plot`.
+    If `c` is given, each dot has its own color, as in `scatter`; else they are as in `plot`.
     """
     seed = _seed(values)
     axes.vlines(x, values.min(seed), values.max(seed), color=bar, linewidth=0.9)
@@ -128,10 +128,10 @@ def seed_dots(
 
 
 def seed_means(axes: Axes, at: ArrayLike, values: xr.DataArray, along="x", **style) -> None:
-    """Means over seeds, `at` places along an axis, with their 95% intervals by Student's t."""
+    """Draw means over seeds `at` places along an axis, with 95% intervals by Student's t."""
     by_seed = values.transpose(..., _seed(values))
     middle, low, high = np.array([mean(of_seeds).ends for of_seeds in by_seed]).T
-    reach = np.maximum(0, [middle - low, high - middle])  # rounding may put an end past the mean
+    reach = np.maximum(0, [middle - low, high - middle])  # rounding may reverse them
     if along == "x":
         axes.errorbar(at, middle, yerr=reach, **style)
     else:
@@ -139,30 +139,30 @@ def seed_means(axes: Axes, at: ArrayLike, values: xr.DataArray, along="x", **sty
 
 
 def _seed(values: xr.DataArray) -> str:
-    """The dimension of seeds, whatever they are seeds of."""
+    """Return the name of the dimension of seeds, whatever they are seeds of."""
     return next(dim for dim in map(str, values.dims) if "seed" in dim)
 
 
 def horizontal_interval(axes: Axes, row: float, interval: ArrayLike, **style: Any) -> None:
-    """(mean, low, high) along a row; rounding may put an end past the mean."""
+    """Draw (mean, low, high) along a row; rounding may put an end past the mean."""
     middle, low, high = np.asarray(interval, float)
     axes.errorbar(middle, row, xerr=np.maximum(0, [[middle - low], [high - middle]]), **style)
 
 
 def label_rows(axes: Axes, names: Sequence[str], **style: Any) -> None:
-    """A row for each name from 0 on, the first one on top."""
+    """Label a row for each name from 0 on, with the first one on top."""
     axes.set_yticks(range(len(names)), names, **style)
     axes.set_ylim(len(names) - 0.4, -0.6)
 
 
 def legend_of(axes: Axes, styles: Mapping[str, Mapping[str, Any]], **options: Any) -> None:
-    """A legend of lines that need not be drawn: their styles by what they are called."""
+    """Draw a legend of lines that need not be in the plot: styles by label."""
     handles = [Line2D([], [], label=label, **style) for label, style in styles.items()]
     axes.legend(handles=handles, **options)
 
 
 def legend_above(axes: Axes, share: float, **options: Any) -> None:
-    """A legend in room made above the data: `share` of the axis, logarithmic or not."""
+    """Draw a legend in room made above the data: `share` of the axis, logarithmic or not."""
     to_axis, ends = axes.transScale, axes.get_ylim()
     (_, low), (_, high) = to_axis.transform([(1, ends[0]), (1, ends[1])])
     set_heights(axes, ends[0], to_axis.inverted().transform((0, high + share * (high - low)))[1])
@@ -170,14 +170,14 @@ def legend_above(axes: Axes, share: float, **options: Any) -> None:
 
 
 def set_heights(axes: Axes, low: ArrayLike, high: ArrayLike) -> None:
-    """Sets the ends of the y axis, or leaves them where a run without finite values has none."""
+    """Set the ends of the y axis, unless a run without finite values has none."""
     ends = np.asarray([low, high], float)
     if np.isfinite(ends).all() and low != high and (axes.get_yscale() != "log" or ends.min() > 0):
         axes.set_ylim(*ends)
 
 
 def mend_empty_axes(figure: Figure) -> None:
-    """Gives logarithmic axes without data the ends that a logarithm needs."""
+    """Give logarithmic axes without data the limits that a logarithm needs."""
     for axes in figure.axes:
         for axis, ends in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
             if axis.get_scale() == "log" and not min(ends) > 0:
@@ -185,7 +185,7 @@ def mend_empty_axes(figure: Figure) -> None:
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
-    """Writes `<stem>.png` and `<stem>.svg` atomically and returns their paths."""
+    """Write `<stem>.png` and `<stem>.svg` atomically and return their paths."""
     paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg")]
     metadata = {"png": {}, "svg": {"Date": None}}
     mend_empty_axes(figure)

@@ -1,4 +1,4 @@
-"""A run of several processes: how they find each other, speak, and fail together."""
+"""A run of several processes: how they find each other, communicate, and fail together."""
 
 import contextlib
 import os
@@ -19,9 +19,9 @@ T = TypeVar("T")
 LEAVING_SECONDS = 10.0
 """How long a process that has failed waits for the others, which may have failed with it."""
 LOST_SECONDS = 1.0
-"""The same where another has ended already: time to say so."""
+"""The same wait if another process has already ended: time to print the message."""
 LOST = ("Gloo", "NCCL", "Connection closed by peer")
-"""In the messages of collective operations that another process no longer takes part in."""
+"""Words in the messages of collective operations in which another process no longer takes part."""
 LENGTH_BYTES = 8
 
 
@@ -29,13 +29,13 @@ LENGTH_BYTES = 8
 def joined(
     distributed: bool, coordinator: str | None, num: int | None, index: int | None
 ) -> Iterator[None]:
-    """Makes this process one of several in the block, if any of the arguments says so.
+    """Make this process one of several in the block, if any of the arguments says so.
 
-    What fails in `together`, `from_first` or `in_turn` ends all of them with a sentence. A process
-    that fails elsewhere exits after `LEAVING_SECONDS`, and the others when they notice.
+    A failure in `together`, `from_first` or `in_turn` ends all of them with a message. A process
+    that fails elsewhere exits after `LEAVING_SECONDS`, and the others exit when they notice.
 
     Args:
-      distributed: Whether there are others.
+      distributed: Whether there are other processes.
       coordinator, num, index: As in `start_processes`.
 
     Raises:
@@ -49,7 +49,7 @@ def joined(
     try:
         yield
     except BaseException as error:
-        # When a process exits, JAX waits for all to do so; those that need this one never would.
+        # At exit JAX waits for all processes to exit, but those that need this one never do.
         lost = isinstance(error, RuntimeError | ValueError) and any(w in str(error) for w in LOST)
         timer = threading.Timer(LOST_SECONDS if lost else LEAVING_SECONDS, os._exit, [1])
         timer.daemon = True
@@ -57,22 +57,22 @@ def joined(
         if lost:
             first_line = str(error).partition("\n")[0]
             raise Failed(
-                f"another process of this run has ended before its end ({first_line}); what that "
+                f"another process of this run has ended early ({first_line}); what that "
                 "process has printed may say why"
             ) from error
         raise
 
 
 def start_processes(coordinator: str | None, num: int | None, index: int | None) -> None:
-    """Joins the other processes of a run; JAX finds out what is None.
+    """Join the other processes of a run; JAX finds out the arguments that are None.
 
     Args:
       coordinator: HOST:PORT of process 0.
-      num: How many processes there are.
-      index: Which of them this is.
+      num: The number of processes.
+      index: The number of this process.
 
     Raises:
-      ConfigError: If the three are not known or make no sense, or the processes don't find each
+      ConfigError: If the three are unknown or make no sense, or the processes do not find each
         other.
     """
     if coordinator is not None:
@@ -83,7 +83,7 @@ def start_processes(coordinator: str | None, num: int | None, index: int | None)
     given: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
     jax.config.update("jax_enable_preemption_service", False)  # it keeps SIGTERM to itself
     try:
-        for name in ("num_processes", "process_id"):  # the address JAX reads itself
+        for name in ("num_processes", "process_id"):  # JAX reads the address itself
             if name not in given and (value := os.environ.get(f"JAX_{name.upper()}")):
                 given[name] = int(value)
             if not 0 <= given.get(name, 0) < 2**31:  # JAX would raise a TypeError
@@ -97,17 +97,17 @@ def start_processes(coordinator: str | None, num: int | None, index: int | None)
 
 
 def is_first() -> bool:
-    """Whether this is the process that writes files and speaks for all."""
+    """Whether this is the process that writes files and messages for all."""
     return jax.process_index() == 0
 
 
 def together(act: Callable[[], T]) -> T:
-    """What `act` gives here, as soon as all processes are through with it.
+    """Return what `act` returns here, as soon as all processes are done with it.
 
-    Without it, those that go on would wait for ever for one that has failed.
+    Without this, processes that continue would wait forever for one that has failed.
 
     Raises:
-      Failed: Where it went well, if it did not in another process; there, what it raised.
+      Failed: If it failed in another process; where it failed, what it raised.
     """
     if jax.process_count() == 1:
         return act()
@@ -125,10 +125,10 @@ def together(act: Callable[[], T]) -> T:
 
 
 def from_first(act: Callable[[], T]) -> T:
-    """What `act` gives in the first process, in all of them; the others do not call it.
+    """Return in all processes what `act` returns in the first one; the others do not call it.
 
     Raises:
-      Failed: In the others, if it failed there; there, what it raised.
+      Failed: In the others, if it failed in the first one; in that one, what it raised.
     """
     if jax.process_count() == 1:
         return act()
@@ -144,6 +144,6 @@ def _of_first(array: np.ndarray) -> np.ndarray:
 
 
 def in_turn(load: Callable[[], T]) -> T:
-    """What `load` gives here; files that the first process writes are there for the others."""
+    """Return what `load` returns here; process 0 goes first and writes files for the others."""
     loaded = together(lambda: [load()] if is_first() else [])
     return together(lambda: loaded[0] if loaded else load())

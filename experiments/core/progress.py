@@ -1,4 +1,4 @@
-"""How far a piece of work is: a bar on a terminal, a plain line now and then elsewhere."""
+"""The progress of a task: a bar on a terminal, a plain line now and then elsewhere."""
 
 import contextlib
 import datetime
@@ -11,26 +11,26 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from experiments.core.errors import say
 
 QUIET_SECONDS = 2.0
-"""Work shorter than this shows no line."""
+"""Tasks shorter than this show no line."""
 LINE_SECONDS = 15.0
-"""Between two lines of progress where there is no terminal to redraw one."""
+"""Time between two lines of progress where there is no terminal on which to redraw one."""
 
 
 @contextlib.contextmanager
 def progress(
     label: str, total: int, done: int = 0, *, unit: str = "", size: int = 1
 ) -> Iterator[Callable[..., None]]:
-    """Shows how far `total` pieces of work are and the time left.
+    """Show how many of `total` pieces of work are done and the time left.
 
-    The first call, which may have compiled, counts for the first estimate of the time left alone,
-    and not even for that where the speed is shown.
+    The first call, which may include compilation, counts only toward the first estimate of the time
+    left, and not even toward that if the speed is shown.
 
     Args:
-      label: What is done.
-      total: Pieces of work.
-      done: How many of them are done before.
-      unit: What speed is shown in, in the plural, if it is shown.
-      size: How many of them a piece of work has.
+      label: The task's name.
+      total: Number of pieces of work.
+      done: How many of them are already done.
+      unit: The unit of the speed, in the plural, if the speed is shown.
+      size: How many units a piece of work has.
 
     Yields:
       `advance(pieces, status="")`, which also shows a status.
@@ -62,7 +62,7 @@ def progress(
 
 
 class _Meter:
-    """Speed and time left, from the first reading on."""
+    """Speed and time left, measured from the first reading on."""
 
     def __init__(self, total: int, done: int, unit: str, size: int):
         self._total, self._unit, self._size = total, unit, size
@@ -71,7 +71,7 @@ class _Meter:
         self._is_first = True
 
     def read(self, pieces: int, status: str) -> str:
-        """What to show when more pieces are done."""
+        """Return what to show after more pieces are done."""
         self.done, self.now = self.done + pieces, time.monotonic()
         words = [status] if status else []
         compiled = self._unit and self._is_first

@@ -1,4 +1,4 @@
-"""What a reader of the page wants to know; every figure answers one question."""
+"""The questions of a reader of the page; every figure answers one of them."""
 
 WORTH_TRYING = "Is k-Adam worth trying in place of Adam?"
 UPDATES_BOUNDED = "Does C(β, γ) say where updates are bounded, and how fast they grow elsewhere?"
@@ -7,4 +7,4 @@ FLOW_FOLLOWS_ADAM = "Does the continuous-time model follow Adam?"
 SCALE_INVARIANCE = "Do scale-invariant weights behave as the theory says?"
 
 QUESTIONS = (WORTH_TRYING, UPDATES_BOUNDED, GENERALIZATION, FLOW_FOLLOWS_ADAM, SCALE_INVARIANCE)
-"""In the page's order; one that a figure alone asks comes after them."""
+"""In the page's order; a question that only one figure asks comes after them."""

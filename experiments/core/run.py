@@ -1,4 +1,4 @@
-"""What a figure's `compute` may use of the outside world: devices, progress and finished chunks."""
+"""A figure's access to the outside world: data, devices, progress and finished chunks."""
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
@@ -17,13 +17,13 @@ from kadam_jax.members import sweep_chunks
 
 @dataclass(frozen=True)
 class Run:
-    """Handed to `compute(config, run)`.
+    """The run that `compute(config, run)` gets.
 
     Attributes:
-      corpus: The `data.Corpus` that the configuration names, if it names one.
+      corpus: The `data.Corpus` that the configuration names, if any.
       mesh: Devices of all processes, to spread members over; None for one device.
-      store: Where finished chunks are kept.
-      images: The `data.loading.Data` that the configuration names, if it names images.
+      store: The store of finished chunks.
+      images: The `data.loading.Data` that the configuration names, if any.
     """
 
     corpus: Any
@@ -41,17 +41,17 @@ class Run:
         batching: str = "auto",
         grid_shape: bool = False,
     ) -> dict[str, np.ndarray]:
-        """`kadam_jax.sweep` that shows progress, keeps finished chunks and continues from them.
+        """Run `kadam_jax.sweep` with progress, keep finished chunks and continue from them.
 
         Of several processes the first one alone reads and writes chunks, and shows progress.
 
         Args:
-          name: Tells this sweep from others of the same figure; part of a file's name.
-          fn: Pure function from one member, a dict of scalars, to a dict of arrays.
+          name: Distinguishes this sweep from others of the same figure; part of a file's name.
+          fn: Pure function from a member, a dict of scalars, to a dict of arrays.
           members: From `kadam_jax.grid` or `kadam_jax.points`.
           chunk_size: Members between two writes; None for all of them.
           batching: As in `kadam_jax.sweep`.
-          grid_shape: As there: members lead every array as the axes of their grid, not as one.
+          grid_shape: As there: every array leads with the axes of the grid, not with a single one.
 
         Returns:
           `fn`'s dict, every array with the members stacked on a leading axis.
@@ -68,7 +68,7 @@ class Run:
         with shown if is_first() else contextlib.nullcontext(lambda units: None) as advance:
             for start, stop, arrays in todo:
                 from_first(lambda start=start, arrays=arrays: self.store.save(name, start, arrays))
-                if stopped:  # Python drops an interrupt that falls into a callback of its collector
+                if stopped:  # Python drops an interrupt during a callback of its garbage collector
                     raise KeyboardInterrupt
                 chunks[start] = arrays
                 advance(stop - start)

@@ -1,4 +1,4 @@
-"""Estimates with intervals, what other seeds choose, and numbers of a figure as variables."""
+"""Estimates with intervals, choices made on other seeds, and a figure's numbers as variables."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -13,18 +13,18 @@ from scipy import stats
 from experiments.core.store import named
 
 RESAMPLES = 9999
-"""Of a bootstrap."""
+"""Number of resamples of a bootstrap."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its interval; `low == value == high` where nothing is sampled.
+    """A value with its interval; `low == value == high` if nothing is sampled.
 
     Attributes:
       value: The point estimate.
       low: Lower end of the interval.
       high: Upper end of the interval.
-      n: How many observations it rests on.
+      n: The number of observations that it is based on.
     """
 
     value: float
@@ -43,9 +43,9 @@ class Estimate:
         return np.array([self.value, self.low, self.high])
 
     def opened(self, *, lower: bool = False, higher: bool = False) -> "Estimate":
-        """The estimate where the truth may be `lower` or `higher` than was measured.
+        """Open the interval where the truth may be `lower` or `higher` than was measured.
 
-        That is so where a tuned value lies at an end of its range. Nothing stays nothing.
+        This is the case where a tuned value lies at an end of its range. Nothing stays nothing.
 
         >>> Estimate(2.0, 1.0, 3.0, 5).opened(higher=True)
         Estimate(value=2.0, low=1.0, high=inf, n=5)
@@ -61,21 +61,22 @@ NOTHING = Estimate(math.nan, math.nan, math.nan, 0)
 
 
 def exact(value: float, n: int) -> Estimate:
-    """An estimate without sampling error."""
+    """Return an estimate without sampling error."""
     return Estimate(float(value), float(value), float(value), n)
 
 
 def share(holds: xr.DataArray, among: xr.DataArray) -> Estimate:
-    """The share of the points in `among` where `holds`, counted in full."""
+    """Return the share of the points in `among` where `holds`, counted exactly."""
     n = int(among.sum())
     return exact(float((holds & among).sum()) / n if n else math.nan, n)
 
 
 def median(samples: Sequence[float] | np.ndarray, coverage: float = 0.9) -> Estimate:
-    """The median with a distribution-free interval from order statistics.
+    """Compute the median with a distribution-free interval from order statistics.
 
-    The narrowest pair (i-th smallest, i-th largest) that covers the true median with probability of
-    at least `coverage`; the extremes where no pair does (fewer than 5 samples for 0.9).
+    The interval is the narrowest pair (i-th smallest, i-th largest) that covers the true median
+    with probability of at least `coverage`; it is the extremes if no pair does (fewer than 5
+    samples for 0.9).
 
     >>> median([3.0, 1.0, 2.0, 5.0, 4.0])  # 1 - 2/2^5 = 0.94
     Estimate(value=3.0, low=1.0, high=5.0, n=5)
@@ -95,9 +96,9 @@ def median(samples: Sequence[float] | np.ndarray, coverage: float = 0.9) -> Esti
 
 
 def every_median(values: xr.DataArray, seed: str = "seed") -> Estimate:
-    """`median` over seeds at each point: the median of them, lowest and highest end of any.
+    """Compute `median` over seeds at each point; return their median, lowest and highest end.
 
-    All of the interval is acceptable only if every point's own interval is.
+    The whole interval is acceptable only if every point's interval is.
     """
     if values.size == 0:
         return NOTHING
@@ -108,22 +109,22 @@ def every_median(values: xr.DataArray, seed: str = "seed") -> Estimate:
 
 
 def median_over_seeds(values: xr.DataArray, seed: str = "seed") -> Estimate:
-    """For each seed the median over all else, then `median` over seeds.
+    """Compute the median over all else for each seed, then `median` over seeds.
 
-    Points that share a seed share initial weights and batches: they are not independent.
+    Points that share a seed share initial weights and batches, so they are not independent.
     """
     others = [dim for dim in values.dims if dim != seed]
     return median(values.median(others).values)
 
 
 ENDS = ("value", "low", "high")
-"""The `end` coordinate: a variable with this dimension alone is a number with an interval."""
+"""The `end` coordinate; a variable with only this dimension is a number with an interval."""
 
 
 def mean(values: ArrayLike) -> Estimate:
-    """The mean of independent values with its 95% interval by Student's t.
+    """Compute the mean of independent values with its 95% interval by Student's t.
 
-    The ends are NaN for a single value; everything is if a value is.
+    The ends are NaN for a single value; everything is NaN if any value is.
 
     >>> mean([1.0, 2.0, 3.0]).ends.round(2).tolist()
     [2.0, -0.48, 4.48]
@@ -137,12 +138,12 @@ def mean(values: ArrayLike) -> Estimate:
 
 
 def student(n: int) -> float:
-    """How many standard errors of n values' mean its 95% interval reaches to each side."""
+    """Return the half-width of a 95% interval of the mean of n values, in standard errors."""
     return stats.t.ppf(0.975, n - 1)
 
 
 def geometric_mean(ratios: ArrayLike) -> Estimate:
-    """The geometric mean of independent ratios with its 95% interval, Student's t on logarithms.
+    """Compute the geometric mean of independent ratios, 95% interval by Student's t on logarithms.
 
     >>> geometric_mean([0.5, 0.5, 0.5]).ends.round(3).tolist()
     [0.5, 0.5, 0.5]
@@ -152,17 +153,17 @@ def geometric_mean(ratios: ArrayLike) -> Estimate:
 
 
 def paired_mean(differences: ArrayLike) -> Estimate:
-    """The mean of paired differences with a 95% interval: a bootstrap's, widened to Student's t.
+    """Compute the mean of paired differences; 95% interval: a bootstrap's, widened to Student's t.
 
-    The bootstrap (BCa, the pairs resampled) follows a skewed distribution, but it is too narrow for
-    few seeds: of 5, 10 and 20 normal differences it covers the mean in 84%, 91% and 93% of cases,
-    Student's interval in 95%. Each end is the outer one of the two.
+    The bootstrap (BCa, resampling the pairs) follows a skewed distribution, but it is too narrow
+    for few seeds: with 5, 10 and 20 normal differences it covers the mean in 84%, 91% and 93% of
+    cases, and Student's interval does in 95%. Each end is the outer one of the two.
 
     Args:
-      differences: One for each seed, two or more.
+      differences: One difference for each seed, two or more.
 
     Returns:
-      The estimate; all NaN if a difference is not finite.
+      The estimate; all NaN if any difference is not finite.
 
     Raises:
       ValueError: If there are fewer than 2.
@@ -184,15 +185,15 @@ def paired_mean(differences: ArrayLike) -> Estimate:
 
 
 def paired_p_value(differences: ArrayLike) -> float:
-    """The probability under a mean paired difference of 0, two-sided, by Student's t.
+    """Compute the two-sided p-value of a mean paired difference of 0, by Student's t.
 
     A bootstrap of a few seeds cannot give the small probabilities that many comparisons need.
 
     Args:
-      differences: One for each seed, two or more.
+      differences: One difference for each seed, two or more.
 
     Returns:
-      The probability; NaN if a difference is not finite.
+      The p-value; NaN if any difference is not finite.
 
     Raises:
       ValueError: If there are fewer than 2.
@@ -216,7 +217,7 @@ def _at_least_two(differences: ArrayLike) -> np.ndarray:
 
 
 def holm(p_values: ArrayLike) -> np.ndarray:
-    """Holm's adjusted p-values: below α, a hypothesis of the family is rejected at level α.
+    """Compute Holm's adjusted p-values; below α, a hypothesis of the family is rejected at level α.
 
     p̃₍ᵢ₎ = max over j <= i of min(1, (m - j + 1) p₍ⱼ₎) with the m values in rising order (Holm,
     "A simple sequentially rejective multiple test procedure", 1979).
@@ -239,7 +240,7 @@ def holm(p_values: ArrayLike) -> np.ndarray:
 
 
 def spearman(x: ArrayLike, y: ArrayLike) -> float:
-    """Spearman's correlation of the pairs without NaN; NaN itself where one side is constant.
+    """Compute Spearman's correlation of the pairs without NaN; NaN if one side is constant.
 
     >>> round(spearman([1.0, 2.0, 3.0, 4.0], [9.0, 8.0, 1.0, np.nan]), 6)
     -1.0
@@ -252,7 +253,7 @@ def spearman(x: ArrayLike, y: ArrayLike) -> float:
 
 
 def at_end(place: ArrayLike, size: int) -> np.ndarray:
-    """Whether places along an axis of that size are its first or last: beyond may be better.
+    """Whether places along an axis are its first or last, beyond which may be a better one.
 
     >>> at_end([0, 1, 2], 3).tolist()
     [True, False, True]
@@ -261,9 +262,9 @@ def at_end(place: ArrayLike, size: int) -> np.ndarray:
 
 
 def best_on_other_seeds(loss: xr.DataArray, over: str) -> xr.DataArray:
-    """For each seed the place along `over` with the lowest mean loss of all other seeds.
+    """Find for each seed the place along `over` with the lowest mean loss of all other seeds.
 
-    A setting that diverges (NaN) on one of those is never chosen while another is left.
+    A setting that diverges (NaN) on one of those is chosen only if all settings do.
 
     Args:
       loss: Held-out losses with the dimensions `seed`, two or more, `over`, and any others.
@@ -272,7 +273,7 @@ def best_on_other_seeds(loss: xr.DataArray, over: str) -> xr.DataArray:
       Places along `over`, with the other dimensions.
 
     >>> loss = xr.DataArray([[1.0, 5.0, 1.0], [2.0, 2.0, 2.0]], dims=("rate", "seed"))
-    >>> best_on_other_seeds(loss, "rate").values  # without seed 1's, rate 0 is the better
+    >>> best_on_other_seeds(loss, "rate").values  # without seed 1, rate 0 is better
     array([1, 0, 1])
     """
     places = np.arange(loss.sizes["seed"])
@@ -281,11 +282,11 @@ def best_on_other_seeds(loss: xr.DataArray, over: str) -> xr.DataArray:
 
 
 Statistics = Mapping[str, tuple[xr.DataArray, str, str]]
-"""By name: one value for each seed, what it is, and its units."""
+"""By name: a value for each seed, a label and units."""
 
 
 def means_over_seeds(statistics: Statistics) -> dict[str, xr.DataArray]:
-    """The numbers that a figure states, over the coordinate `end`, for `Dataset.assign`.
+    """Return the numbers that a figure states, over the coordinate `end`, for `Dataset.assign`.
 
     >>> gains = xr.DataArray([1.0, 2.0, 3.0], dims="seed")
     >>> found = means_over_seeds({"gain": (gains, "gain", "nat/token")})["gain"]
@@ -296,7 +297,7 @@ def means_over_seeds(statistics: Statistics) -> dict[str, xr.DataArray]:
 
 
 def medians_over_seeds(statistics: Statistics) -> dict[str, xr.DataArray]:
-    """The same as medians."""
+    """Return the same with medians."""
     return _over_seeds(statistics, median, "median over seeds, order statistics")
 
 
@@ -310,7 +311,7 @@ def _over_seeds(statistics: Statistics, estimate: Callable, how: str) -> dict[st
 def number(
     estimates: Estimate | Sequence[Any], long_name: str, units: str = "1", dims: Sequence[str] = ()
 ) -> xr.DataArray:
-    """Estimates as a labelled variable over `dims` and the coordinate `end`.
+    """Return estimates as a labeled variable over `dims` and the coordinate `end`.
 
     Args:
       estimates: One, or as deeply nested sequences as there are `dims`.

@@ -1,8 +1,8 @@
-"""Results on disk: labelled datasets with provenance, finished chunks, nothing half-written.
+"""Results on disk: labeled datasets with provenance, and finished chunks, nothing half-written.
 
-results/<preset>/<figure>/data.nc             the dataset, its attrs say how it was made
+results/<preset>/<figure>/data.nc             the dataset, whose attrs say how it was made
 results/<preset>/<figure>/<figure>.png, .svg  drawn from it
-results/<preset>/manifest.json                what lies there, written with every dataset
+results/<preset>/manifest.json                a list of the datasets there, written with each
 results/<preset>/<figure>/chunks/<key>/       finished parts of a run that is not over
 """
 
@@ -35,19 +35,19 @@ from experiments.core.folders import locked
 
 PACKAGES = ("jax", "jaxlib", "optax", "flax")
 SCHEMA = 1
-"""Of datasets; another number for another meaning of what is in them."""
+"""The schema number of datasets, which changes with the meaning of their content."""
 SHA256_BYTES = 32
 COMPRESSION = {"compression": "gzip", "compression_opts": 9, "shuffle": True}
 UNCOMPRESSED_BYTES = 4096
-"""Of a variable that compression would only make longer."""
+"""Largest size, in bytes, of a variable that compression would only enlarge."""
 PROJECT = Path(__file__).resolve().parents[2]
 JSON_ATTRIBUTES = {"config": dict, "key_parts": dict, "overrides": list}
-"""Attributes of a dataset that are JSON, and what they hold."""
+"""Attributes of a dataset that are JSON, and the types of their content."""
 
 
 @contextlib.contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """A temporary path next to `path` that replaces it if the block ends well, else vanishes.
+    """Yield a temporary path that replaces `path` if the block succeeds, and else vanishes.
 
     Temporary folders of the same path that a killed process left are removed.
 
@@ -78,17 +78,17 @@ def atomic(path: Path) -> Iterator[Path]:
 
 
 def remove_left(folder: Path, name: str = "*") -> None:
-    """Removes what `atomic` left in a folder when its process was killed, by the file's name."""
+    """Remove what `atomic` left in a folder when its process was killed, by the file's name."""
     for left in folder.glob(f".{name}.*"):
-        with contextlib.suppress(Failed), locked(left):  # of a process that still writes
+        with contextlib.suppress(Failed), locked(left):  # not of a process that is still writing
             shutil.rmtree(left)
 
 
 def check_writable(folder: Path) -> None:
-    """Checks that files can be written below a folder, and creates nothing.
+    """Check that files can be written below a folder, without creating anything.
 
     Raises:
-      Failed: If a folder, or the nearest one above it that there is, cannot be written to.
+      Failed: If the folder, or else its nearest existing parent, cannot be written to.
     """
     there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     if there.is_symlink() and not there.exists():
@@ -97,17 +97,17 @@ def check_writable(folder: Path) -> None:
             "or name another folder with --results"
         )
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
-        raise Failed(f"{there} is no folder that can be written to; name another with --results")
+        raise Failed(f"{there} is not a folder that can be written to; name another with --results")
 
 
 def named(variable: Any, long_name: str, units: str = "1") -> xr.Variable | xr.DataArray:
-    """A variable with what it is and its units, where it is made.
+    """Return a variable with its label and its units, for use where it is made.
 
     Args:
-      variable: A DataArray, whose other attributes go; a pair of dimensions and values; or a
-        single number.
-      long_name: What it is.
-      units: Its units, "1" for a number without any.
+      variable: A DataArray, whose other attributes are dropped; a pair of dimensions and values; or
+        a single number.
+      long_name: Its label.
+      units: Its units, "1" if it has none.
 
     >>> named(("step", [1, 2]), "steps done", "step").attrs
     {'long_name': 'steps done', 'units': 'step'}
@@ -134,7 +134,7 @@ COORDINATES: Mapping[str, tuple[str, str]] = {
 def labelled(
     dataset: xr.Dataset, labels: Mapping[str, tuple[str, str]] = MappingProxyType({})
 ) -> xr.Dataset:
-    """The dataset with `long_name` and `units` on every variable and coordinate.
+    """Return the dataset with `long_name` and `units` on every variable and coordinate.
 
     Args:
       dataset: Any.
@@ -152,42 +152,42 @@ def labelled(
 
 
 def file_sha256(path: Path) -> str:
-    """The hexadecimal SHA-256 of a file's content."""
+    """Return the hexadecimal SHA-256 of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_checked(path: Path, content: bytes) -> None:
-    """Writes a file atomically, with the SHA-256 of its content after it.
+    """Write a file atomically, with the SHA-256 of its content appended.
 
-    Readers of netCDF and of zip archives pass over those bytes.
+    Readers of netCDF and of zip archives skip these bytes.
     """
     with atomic(path) as temporary:
         temporary.write_bytes(content + hashlib.sha256(content).digest())
 
 
 def read_checked(path: Path) -> bytes:
-    """The content of a file that `write_checked` wrote.
+    """Return the content of a file that `write_checked` wrote.
 
     Raises:
       FileNotFoundError: If there is no such file.
-      DamagedFile: If it is anything else, or differs in a bit.
+      DamagedFile: If it is anything else, or differs in a single bit.
     """
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist")
-    if not path.is_file():  # a pipe would be waited for
+    if not path.is_file():  # reading a pipe would block
         raise DamagedFile(f"{path} is damaged: it is not a file")
     content = path.read_bytes()
     content, checksum = content[:-SHA256_BYTES], content[-SHA256_BYTES:]
-    if hashlib.sha256(content).digest() != checksum:  # HDF5 can hang on what it doesn't expect
-        raise DamagedFile(f"{path} is damaged, or not written by this program")
+    if hashlib.sha256(content).digest() != checksum:  # HDF5 can hang on unexpected content
+        raise DamagedFile(f"{path} is damaged, or was not written by this program")
     return content
 
 
 def write_dataset(path: Path, dataset: xr.Dataset) -> None:
-    """Writes netCDF-4 as `write_checked`.
+    """Write netCDF-4 as `write_checked` does.
 
-    It is made in memory: HDF5 itself does not survive a full disk.
+    The file is made in memory, because HDF5 itself does not survive a full disk.
     """
     encoding = {
         name: COMPRESSION for name, x in dataset.variables.items() if x.nbytes > UNCOMPRESSED_BYTES
@@ -197,21 +197,23 @@ def write_dataset(path: Path, dataset: xr.Dataset) -> None:
 
 
 def read_dataset(path: Path) -> xr.Dataset:
-    """A dataset in memory, its file closed.
+    """Read a dataset into memory and close its file.
 
     Raises:
       FileNotFoundError: If there is no such file.
-      DamagedFile: If it is not, bit for bit, one that `write_dataset` wrote, of another schema, or
-        an attribute is of another type than this version writes.
+      DamagedFile: If it is not, bit for bit, one that `write_dataset` wrote, if it has another
+        schema, or if an attribute's type is not the one that this version writes.
     """
     content = read_checked(path)
     try:
         dataset = xr.load_dataset(io.BytesIO(content), engine="h5netcdf")
-    except Exception as error:  # HDF5's readers raise anything for what only looks like theirs
+    except Exception as error:  # HDF5's readers raise anything for lookalike files
         raise DamagedFile(f"{path} is damaged: {error}") from error
     schema = dataset.attrs.pop("schema", None)
     if not (isinstance(schema, np.integer) and schema == SCHEMA):
-        raise DamagedFile(f"{path} has schema {schema}, this version reads {SCHEMA}; run it again")
+        raise DamagedFile(
+            f"{path} has schema {schema}, but this version reads {SCHEMA}; run it again"
+        )
     if odd := [name for name, value in dataset.attrs.items() if not _is_written(name, value)]:
         raise DamagedFile(
             f"{path} was written by another version: its attributes {', '.join(odd)} are of "
@@ -221,7 +223,7 @@ def read_dataset(path: Path) -> xr.Dataset:
 
 
 def _is_written(name: str, value: Any) -> bool:
-    """Whether an attribute of a dataset is of the type that this version writes."""
+    """Whether an attribute of a dataset has the type that this version writes."""
     if name == "wall_seconds":
         return isinstance(value, float) and math.isfinite(value)
     if not isinstance(value, str) or name not in JSON_ATTRIBUTES:
@@ -238,7 +240,7 @@ def _is_written(name: str, value: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class ChunkStore:
-    """Finished chunks of one run.
+    """Finished chunks of a run.
 
     Attributes:
       folder: Where this run's chunks lie, and no other's: its name is the run's key.
@@ -247,17 +249,17 @@ class ChunkStore:
     folder: Path
 
     def path(self, sweep: str, start: int) -> Path:
-        """The file of the chunk of one sweep that begins with member `start`."""
+        """Return the path of a sweep's chunk that begins with member `start`."""
         return self.folder / f"{sweep}-{start:06d}.npz"
 
     def save(self, sweep: str, start: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Writes a chunk atomically."""
+        """Write a chunk atomically."""
         content = io.BytesIO()
         np.savez(content, **arrays)
         write_checked(self.path(sweep, start), content.getvalue())
 
     def load(self, sweep: str, start: int) -> dict[str, np.ndarray] | None:
-        """A chunk, or None if it was not finished.
+        """Return a chunk, or None if it was not finished.
 
         Raises:
           DamagedFile: If it is not, bit for bit, one that `save` wrote.
@@ -270,7 +272,7 @@ class ChunkStore:
         try:
             with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
                 return dict(arrays)
-        except Exception as error:  # the same of NumPy's
+        except Exception as error:  # NumPy's readers do so too
             raise DamagedFile(f"{path} is damaged: {error}") from error
 
     def count(self) -> int:
@@ -278,29 +280,29 @@ class ChunkStore:
         return len(list(self.folder.glob("*.npz")))
 
     def clear(self) -> None:
-        """Removes this run's chunks, and the folder above if nothing else is left in it."""
+        """Remove this run's chunks, and the parent folder if nothing else is left in it."""
         shutil.rmtree(self.folder, ignore_errors=True)
         with contextlib.suppress(OSError):
             self.folder.parent.rmdir()
 
 
 def versions() -> dict[str, str]:
-    """Python's version and those of the packages that decide the numbers."""
+    """Return the versions of Python and of the packages that decide the numbers."""
     packages = {name: importlib.metadata.version(name) for name in PACKAGES}
-    ours = kadam_jax.__version__  # of a copy that is not installed too
+    ours = kadam_jax.__version__  # known also for a copy that is not installed
     return {"python": platform.python_version(), **packages, "kadam_jax": ours}
 
 
 def git_commit(folder: Path = PROJECT) -> str:
-    """The commit, with `+dirty` after it if files differ from it.
+    """Return the commit, followed by `+dirty` if files differ from it.
 
-    "unknown" outside git, and for a copy inside a repository that has none of its files.
+    It is "unknown" outside git, and for a copy inside a repository that has none of its files.
     """
     return _commit(folder, ["."], "rev-parse", "HEAD")
 
 
 def last_change(folder: Path, *files: str) -> str:
-    """The last commit that changed one of a folder's files, and the rest as `git_commit`."""
+    """Return the last commit that changed one of a folder's files, in the form of `git_commit`."""
     return _commit(folder, files, "log", "-1", "--format=%H", "--", *files)
 
 
@@ -318,7 +320,7 @@ def _commit(folder: Path, files: Sequence[str], *command: str) -> str:
 
 
 def provenance(devices: Sequence[jax.Device], wall_seconds: float) -> dict[str, str | float]:
-    """How a dataset came about, as netCDF attributes."""
+    """Return how a dataset was made, as netCDF attributes."""
     return {
         **{f"version_{name}": version for name, version in versions().items()},
         "device": f"{len(devices)} x {devices[0].device_kind} ({devices[0].platform})",

@@ -19,7 +19,7 @@ SPAWN = multiprocessing.get_context("spawn")
 
 
 def hold(folder, ready, release):
-    """A process that has a folder until it is told to let go, or killed."""
+    """Hold a folder until an event, or until killed; run in another process."""
     with locked(Path(folder)):
         ready.set()
         release.wait()
@@ -27,7 +27,7 @@ def hold(folder, ready, release):
 
 @pytest.fixture
 def holder(tmp_path):
-    """(folder, process that has it, the event that makes it let go)."""
+    """(folder, the process that holds it, the event that makes it let go)."""
     ready, release = SPAWN.Event(), SPAWN.Event()
     process = SPAWN.Process(target=hold, args=(str(tmp_path / "run"), ready, release))
     process.start()
@@ -43,7 +43,7 @@ def refused(folder):
     return str(error.value)
 
 
-def test_a_second_process_is_told_who_has_the_folder_and_touches_nothing(holder):
+def test_a_second_process_learns_who_has_the_folder(holder):
     folder, process, _ = holder
     before = {path: path.read_bytes() for path in folder.iterdir()}
     who = f"{folder} is in use by process {process.pid} on {socket.gethostname()}; "
@@ -72,7 +72,7 @@ def test_the_lock_ends_with_the_block_and_leaves_nothing(holder):
         pass
 
 
-def test_of_many_at_once_one_alone_is_inside(tmp_path):
+def test_only_one_of_many_processes_is_inside(tmp_path):
     inside, most, entries = [], [], []
 
     def enter():
@@ -95,7 +95,7 @@ def test_of_many_at_once_one_alone_is_inside(tmp_path):
     assert max(most) == 1
 
 
-def test_a_folder_that_was_replaced_is_not_unlocked_for_its_new_owner(tmp_path):
+def test_a_replaced_folder_stays_locked_for_its_new_owner(tmp_path):
     folder = tmp_path / "run"
     with locked(folder):
         folder.rename(tmp_path / "old")
@@ -119,7 +119,7 @@ def test_a_file_system_without_locks_is_used_with_a_warning(number, tmp_path, mo
     assert said in capsys.readouterr().err
 
 
-def test_a_lock_that_cannot_be_made_is_a_sentence(tmp_path, monkeypatch):
+def test_a_lock_that_cannot_be_made_is_one_message(tmp_path, monkeypatch):
     (tmp_path / LOCK).mkdir()
     assert refused(tmp_path) == f"{tmp_path / LOCK} cannot be locked (Is a directory)"
     (tmp_path / "file").write_text("")

@@ -1,4 +1,4 @@
-"""What figures share when they draw."""
+"""core/plot.py: the parts of plots that figures share."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def test_dots_lie_in_the_middle_of_the_seeds_range(middle, style):
     np.testing.assert_allclose(ends.T, [VALUES.min("contrast_seed"), VALUES.max("contrast_seed")])
 
 
-def test_panels_have_letters_and_each_place_its_own():
+def test_each_panel_has_its_own_letter():
     _, grid = plot.canvas(3, 3, ncols=2)
     plot.draw_panels(grid, None, [lambda axes, data, word: word] * 2, "word")
     assert [axes.get_title(loc="left") for axes in grid] == ["(a) word", "(b) word"]

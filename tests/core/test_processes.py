@@ -1,4 +1,4 @@
-"""core/processes.py: processes fail together, and those that are not found are named."""
+"""core/processes.py: processes fail together, and missing ones give a message."""
 
 import re
 
@@ -25,7 +25,7 @@ def fail():
         (fail, [True, True], OSError, "no disk"),
     ],
 )
-def test_what_fails_in_one_process_fails_in_all(act, others_failed, raised, message, monkeypatch):
+def test_a_failure_in_one_process_is_one_in_all(act, others_failed, raised, message, monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 3)
     monkeypatch.setattr(
         processes.multihost_utils,
@@ -39,7 +39,7 @@ def test_what_fails_in_one_process_fails_in_all(act, others_failed, raised, mess
             together(act)
 
 
-def test_a_single_process_waits_for_nobody():
+def test_a_single_process_does_not_wait():
     assert together(lambda: "data") == "data"
     with pytest.raises(OSError, match="no disk"):
         together(fail)
@@ -54,13 +54,13 @@ def test_an_address_without_host_or_port_is_refused(address):
 
 
 @pytest.mark.parametrize("number", ["two", "", "-1", "2147483648"])
-def test_processes_that_are_not_found_are_a_sentence(number, monkeypatch):
+def test_processes_that_are_not_found_give_one_message(number, monkeypatch):
     monkeypatch.setenv("JAX_NUM_PROCESSES", number)
     with pytest.raises(ConfigError, match=r"do not find each other .* --coordinator"):
         start_processes("127.0.0.1:1", None, 0)
 
 
-# Of two processes; the second one fails alone in the end.
+# Run by two processes; at the end only the second one fails.
 PROGRAM = """
 import sys
 from pathlib import Path
@@ -89,7 +89,7 @@ with joined(False, address, int(num), index):
 """
 
 
-def test_processes_speak_and_one_that_fails_alone_ends_the_other(tmp_path):
+def test_processes_communicate_and_one_failure_ends_the_other(tmp_path):
     program = ("-c", PROGRAM, str(tmp_path / "file"))
     (code, said, why), (other_code, other_said, other_why) = start(program, program)
     failed = "process 0 of this run has failed; it says why"

@@ -1,4 +1,4 @@
-"""core/store.py and config.py: what lies on disk, and what identifies it."""
+"""core/store.py and config.py: results on disk, and what identifies them."""
 
 import importlib.metadata
 import io
@@ -41,7 +41,7 @@ def files(folder):
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path, error):
+def test_an_interrupted_write_leaves_only_the_old_file(tmp_path, error):
     path = tmp_path / "a"
     path.write_text("old")
 
@@ -64,7 +64,7 @@ def dataset():
     )
 
 
-def test_a_dataset_comes_back_as_it_was(tmp_path):
+def test_a_dataset_comes_back_unchanged(tmp_path):
     path = tmp_path / "new" / "data.nc"
     write_dataset(path, dataset())
     back = read_dataset(path)
@@ -74,7 +74,7 @@ def test_a_dataset_comes_back_as_it_was(tmp_path):
 
 
 def flip(content, place, mask=1):
-    """`content` with bits of one byte turned."""
+    """Return `content` with bits of one byte flipped."""
     changed = bytearray(content)
     changed[place] ^= mask
     return bytes(changed)
@@ -86,7 +86,7 @@ def flip(content, place, mask=1):
         lambda content: content[: len(content) // 2],
         lambda content: b"",
         lambda content: b"x" * 99,
-        lambda content: content[:-32],  # netCDF of another program
+        lambda content: content[:-32],  # netCDF from another program
         *(lambda content, at=at: flip(content, int(at * len(content))) for at in (0.0, 0.4, 0.99)),
     ],
 )
@@ -118,12 +118,12 @@ def test_chunks_come_back_and_others_are_left_alone(tmp_path):
 
 
 def damaged(content):
-    """`content` with a bit of each byte flipped in turn, then cut at some places."""
+    """Yield `content` with a bit of each byte flipped in turn, then cut at some places."""
     yield from (flip(content, at, 1 << at % 8) for at in range(len(content)))
     yield from (content[:end] for end in range(0, len(content), 13))
 
 
-def test_every_flipped_bit_and_cut_of_a_chunk_is_seen(tmp_path):
+def test_every_flipped_bit_and_cut_of_a_chunk_is_detected(tmp_path):
     store = ChunkStore(tmp_path)
     store.save("adam", 0, {"a": np.linspace(0, 1, 3), "b": np.float32(1)})
     path = store.path("adam", 0)
@@ -147,7 +147,7 @@ def test_a_sweep_computes_a_damaged_chunk_again_and_says_so(tmp_path, capsys):
     archive = io.BytesIO()
     np.savez(archive, [object()], allow_pickle=True)
     for spoil in (
-        lambda: path.write_bytes(flip(content, directory + 10, 3)),  # one array less
+        lambda: path.write_bytes(flip(content, directory + 10, 3)),  # one array fewer
         lambda: path.write_bytes(b""),
         lambda: write_checked(path, b"no archive"),
         lambda: write_checked(path, archive.getvalue()),
@@ -161,7 +161,7 @@ def test_a_sweep_computes_a_damaged_chunk_again_and_says_so(tmp_path, capsys):
         np.testing.assert_array_equal(whole["b"], again["b"])
 
 
-# What a program of another version, or of another kind, may have written under our checksum.
+# Content that another version or another program may have written with our checksum.
 DEEP = "[" * 10**5 + "]" * 10**5
 ODD = {
     "config": ["[]", "no JSON", DEEP, 3, np.arange(3)],
@@ -174,7 +174,7 @@ ODD = {
 
 
 @pytest.mark.parametrize(("name", "value"), [(n, x) for n, every in ODD.items() for x in every])
-def test_an_odd_attribute_under_a_right_checksum_is_a_sentence(tmp_path, name, value):
+def test_an_odd_attribute_with_a_valid_checksum_is_named(tmp_path, name, value):
     path = tmp_path / "data.nc"
     odd = dataset().assign_attrs(schema=SCHEMA).assign_attrs({name: value})
     write_checked(path, bytes(odd.to_netcdf(engine="h5netcdf")))
@@ -182,7 +182,7 @@ def test_an_odd_attribute_under_a_right_checksum_is_a_sentence(tmp_path, name, v
         read_dataset(path)
 
 
-def test_bytes_under_a_right_checksum_that_are_no_dataset_are_a_sentence(tmp_path):
+def test_bytes_with_a_valid_checksum_may_not_be_a_dataset(tmp_path):
     path = tmp_path / "data.nc"
     write_dataset(path, dataset())
     content = path.read_bytes()[:-SHA256_BYTES]
@@ -193,7 +193,7 @@ def test_bytes_under_a_right_checksum_that_are_no_dataset_are_a_sentence(tmp_pat
 
 
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: os.symlink("/dev/zero", path)])
-def test_what_is_not_a_file_is_not_waited_for(tmp_path, make):
+def test_reading_does_not_wait_for_what_is_not_a_file(tmp_path, make):
     path = tmp_path / "data.nc"
     make(path)
     with pytest.raises(DamagedFile, match="it is not a file"):
@@ -220,7 +220,7 @@ def save(path):
     plotting.save(plotting.canvas(2, 2)[0], path.with_suffix(""))
 
 
-def test_what_a_killed_write_left_goes_and_what_is_being_written_stays(tmp_path):
+def test_leftovers_go_but_files_being_written_stay(tmp_path):
     path, left = tmp_path / "a.png", tmp_path / ".a.png.x1y2z3"
     other = tmp_path / ".a.pngs.x1y2z3"
     for folder in (left, other):
@@ -268,12 +268,12 @@ def test_the_commit_says_when_files_differ_from_it(tmp_path):
     git("add", "folder")
     git("commit", "-q", "-m", "t")
     changed = results.last_change(tmp_path / "folder", "file")
-    (tmp_path / "file").write_text("else")  # outside of the folder
+    (tmp_path / "file").write_text("else")  # outside the folder
     git("commit", "-q", "-a", "-m", "t")
     (tmp_path / "file").write_text("more")
     assert results.last_change(tmp_path / "folder", "file") == changed
     (tmp_path / "copy").mkdir()
-    (tmp_path / "copy/file").write_text("")  # of something else, inside of this repository
+    (tmp_path / "copy/file").write_text("")  # of something else, inside this repository
     assert results.git_commit(tmp_path / "copy") == "unknown"
     assert results.last_change(tmp_path / "copy", "file") == "unknown"
     assert results.git_commit(tmp_path) != changed
@@ -286,7 +286,7 @@ def test_the_commit_says_when_files_differ_from_it(tmp_path):
     width=st.sampled_from([6, 384]),
     qk_norm=st.booleans(),
 )
-def test_the_difference_of_two_configurations_leads_from_one_to_the_other(
+def test_a_difference_turns_one_configuration_into_the_other(
     learning_rate, num_steps, width, qk_norm
 ):
     base = TrainingConfig()
@@ -339,7 +339,7 @@ def test_shortfalls_name_what_is_too_small():
     assert shortfalls(TrainingConfig(num_steps=20), minimum) == ("num_steps=20 < 400",)
 
 
-def test_a_label_by_name_replaces_the_one_that_arithmetic_handed_on():
+def test_a_label_by_name_replaces_an_inherited_one():
     data = xr.Dataset({"x": named(("step", [1.0]), "what is measured", "nat")}, {"step": [0]})
     data["y"] = data.x - 1.0
     found = labelled(data, {"y": ("what is left", "1")})

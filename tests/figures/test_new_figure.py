@@ -1,4 +1,4 @@
-"""A figure is its folder: one more folder in a family, and no other file touched."""
+"""A new figure is a new folder in a family; no other file changes."""
 
 import os
 import shutil
@@ -58,7 +58,7 @@ class Config(FigureConfig):
 
 
 def compute(config: Config, run: Run) -> xr.Dataset:
-    """One member for each point."""
+    """Run one member for each point."""
     x = np.linspace(0, 1, config.num_points, dtype=np.float32)
     y = run.sweep("line", double, points(x=x))["y"]
     return labelled(xr.Dataset({{"y": ("x", y)}}, {{"x": x}}), {{"x": ("x", "1"), "y": ("y", "1")}})
@@ -70,18 +70,18 @@ def double(member):
     """y = 2x."""
     return {"y": 2 * member["x"]}
 ''',
-    "plot.py": '''"""How the line is drawn."""
+    "plot.py": '''"""Plot of the line."""
 
 from experiments.core import plot as plotting
 
 
 def plot(dataset):
-    """One panel."""
+    """Draw one panel."""
     canvas, axes = plotting.canvas(3, 2)
     axes.plot(dataset.x, dataset.y, color="tab:blue")
     return {"": canvas}
 ''',
-    "claims.py": '''"""What lines do."""
+    "claims.py": '''"""Claims about lines."""
 
 from experiments.core.claims import Claim
 from experiments.core.stats import exact
@@ -104,7 +104,7 @@ CLAIMS = (
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    """A copy of the code with one folder more."""
+    """A copy of the code with one more folder."""
     copy = tmp_path_factory.mktemp("checkout")
     for package in ("kadam_jax", "models", "experiments"):
         ignored = shutil.ignore_patterns("__pycache__", "*.nc")
@@ -117,7 +117,7 @@ def checkout(tmp_path_factory):
 
 
 def commands(checkout, *lines):
-    """What each command prints, standard error included, in one process."""
+    """Return what each command prints, standard error included, in one process."""
     code = "import sys\nfrom experiments.__main__ import main\nsys.stderr = sys.stdout\n"
     for line in lines:
         code += f"print('\\0', end='')\nassert main({line.split()!r}) == 0\n"
@@ -139,12 +139,12 @@ RUN = f"run straight_line {SMOKE} --devices 1"
 
 @pytest.fixture(scope="module")
 def printed(checkout):
-    """What the commands print when the figure is new."""
+    """Return what the commands print when the figure is new."""
     lines = ("list", "run straight_line --help", RUN, RUN, f"plot straight_line {SMOKE}")
     return commands(checkout, *lines, f"report {SMOKE}")
 
 
-def test_a_folder_more_is_a_figure_more(checkout, printed):
+def test_one_more_folder_is_one_more_figure(checkout, printed):
     listed, told, first, second, drawn, page = printed
     assert "straight_line" in listed
     assert "A straight line" in listed
@@ -160,7 +160,7 @@ def test_a_folder_more_is_a_figure_more(checkout, printed):
     assert html.count("<img") == 1
 
 
-def test_words_looks_and_rules_recompute_nothing_and_parts_do(checkout, printed):
+def test_only_parts_that_compute_recompute(checkout, printed):
     folder = checkout / PACKAGE.replace(".", "/")
     for name, old, new in (
         ("__init__.py", "CAPTION", "Other words"),

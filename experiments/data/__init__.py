@@ -1,4 +1,4 @@
-"""Where tokens come from, and how a batch is drawn from them inside a compiled program."""
+"""Sources of tokens, and the drawing of a batch from them inside a compiled program."""
 
 import functools
 import hashlib
@@ -13,7 +13,7 @@ import numpy as np
 from experiments.data import embedded
 
 HELDOUT = Fraction(1, 10)
-"""The share of a text, its end, that is never trained on."""
+"""The share of a text, at its end, that is never trained on."""
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,11 @@ class Corpus:
     """Tokens with a fixed held-out split.
 
     Attributes:
-      name: What a configuration calls it.
+      name: Its name in a configuration.
       tokens_train: Training tokens, shape (num_train,), uint8.
       tokens_heldout: The last tenth, shape (num_heldout,), uint8.
-      vocab_size: Number of token values; not all need occur.
-      sha256: Of the whole text; results with different hashes are never joined.
+      vocab_size: Number of token values, not all of which need occur.
+      sha256: Hash of the whole text; results with different hashes are never joined.
     """
 
     name: str
@@ -39,7 +39,7 @@ SOURCES: dict[str, Callable[[], bytes]] = {"embedded": embedded.read}
 
 
 def byte_corpus(name: str, text: bytes) -> Corpus:
-    """`text` as one token a byte, its last tenth held out."""
+    """Turn `text` into one token per byte, with the last tenth held out."""
     tokens = np.frombuffer(text, dtype=np.uint8)
     num_train = len(tokens) - int(len(tokens) * HELDOUT)
     return Corpus(
@@ -53,13 +53,13 @@ def byte_corpus(name: str, text: bytes) -> Corpus:
 
 @functools.cache
 def load_corpus(name: str) -> Corpus:
-    """The corpus of that name, read once per process.
+    """Return the corpus of that name, read once per process.
 
     Args:
       name: A key of `SOURCES`.
 
     Returns:
-      Its tokens, one a byte.
+      Its tokens, one per byte.
 
     Raises:
       ValueError: If no corpus has that name.
@@ -69,18 +69,18 @@ def load_corpus(name: str) -> Corpus:
     (256, True)
     """
     if name not in SOURCES:
-        raise ValueError(f"corpus={name!r} is unknown; there are {', '.join(sorted(SOURCES))}")
+        raise ValueError(f"corpus={name!r} is unknown; give one of {', '.join(sorted(SOURCES))}")
     return byte_corpus(name, SOURCES[name]())
 
 
 def sample_batch(tokens: jax.Array, key: jax.Array, batch: int, context: int) -> jax.Array:
-    """`batch` crops of `context + 1` tokens from places drawn uniformly, overlaps allowed.
+    """Draw `batch` crops of `context + 1` tokens from uniform places, with overlaps allowed.
 
-    Pure and drawn on the device, so a whole run stays in one compiled program.
+    This is pure and runs on the device, so a whole run stays in one compiled program.
 
     Args:
       tokens: Shape (num_tokens,).
-      key: A key for this batch alone.
+      key: A key for only this batch.
       batch: Number of crops.
       context: Tokens the model sees; one more is taken, the last target.
 

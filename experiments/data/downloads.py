@@ -1,4 +1,4 @@
-"""Files from the network: whole and checked, or not there at all."""
+"""Files from the network: complete and checked, or not there at all."""
 
 import contextlib
 import http.client
@@ -16,24 +16,24 @@ ATTEMPTS = 3
 
 
 def download(url: str, path: Path, *, sha256: str, timeout: float = 30.0) -> Path:
-    """Fetches a file unless it is there; it appears when its hash has been checked.
+    """Fetch a file unless it is there; it appears once its hash has been checked.
 
-    What arrived before a connection broke stays next to it as `NAME.part`. The next attempt, of
-    this call or of a later one, asks for the rest; a server that sends everything then starts it
-    anew.
+    What arrived before a connection broke stays next to it as `NAME.part`. The next attempt, in
+    this call or in a later one, asks for the rest; if the server sends everything instead, the
+    download starts over.
 
     Args:
       url: http or https.
-      path: Where the file belongs; one with another hash is replaced.
-      sha256: What its content must hash to, in hexadecimal.
-      timeout: Seconds without a byte after which a connection counts as broken.
+      path: The file's path; a file with another hash is replaced.
+      sha256: The SHA-256 of the right content, in hexadecimal.
+      timeout: Seconds without data after which a connection counts as broken.
 
     Returns:
       `path`.
 
     Raises:
       Failed: If the server refuses, the connection breaks at every attempt, the content has
-        another hash or the disk is full; of the last two nothing is kept.
+        another hash, or the disk is full; in the last two cases nothing is kept.
     """
     part = path.with_name(f"{path.name}.part")
     try:
@@ -42,13 +42,13 @@ def download(url: str, path: Path, *, sha256: str, timeout: float = 30.0) -> Pat
         path.parent.mkdir(parents=True, exist_ok=True)
         resumed = part.exists()
         _fetch(url, part, timeout)
-        if resumed and file_sha256(part) != sha256:  # it may have been the beginning of another
+        if resumed and file_sha256(part) != sha256:  # it may have begun another file
             part.unlink()
             _fetch(url, part, timeout)
         if (found := file_sha256(part)) != sha256:
             part.unlink()
             raise Failed(
-                f"{url} was changed or damaged on its way: its SHA-256 is {found} and should be "
+                f"{url} was changed or damaged on the way: its SHA-256 is {found} but should be "
                 f"{sha256}; try again, or put the right file at {path}"
             )
         part.replace(path)
@@ -63,7 +63,7 @@ def download(url: str, path: Path, *, sha256: str, timeout: float = 30.0) -> Pat
 
 @contextlib.contextmanager
 def _network() -> Iterator[None]:
-    """Makes the network's faults ConnectionErrors; any other OSError is the disk's."""
+    """Turn network errors into ConnectionErrors; any other OSError is the disk's."""
     try:
         yield
     except urllib.error.HTTPError:
@@ -73,14 +73,14 @@ def _network() -> Iterator[None]:
 
 
 def _fetch(url: str, part: Path, timeout: float) -> None:
-    """All of `url` in `part`, in as many attempts as are allowed."""
+    """Fetch all of `url` into `part`, in as many attempts as are allowed."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
             return _fetch_rest(url, part, timeout)
         except ConnectionError as error:
             if attempt == ATTEMPTS:
                 hint = (
-                    f"{_size(part)} bytes are kept, and the same command goes on from there"
+                    f"{_size(part)} bytes are kept, and the same command continues from there"
                     if part.exists()
                     else f"try again, or put the file at {part.with_suffix('')} yourself"
                 )
@@ -88,7 +88,7 @@ def _fetch(url: str, part: Path, timeout: float) -> None:
 
 
 def _fetch_rest(url: str, part: Path, timeout: float) -> None:
-    """Appends to `part` what it lacks, through one connection."""
+    """Append what `part` lacks, through one connection."""
     have = _size(part)
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
@@ -96,7 +96,7 @@ def _fetch_rest(url: str, part: Path, timeout: float) -> None:
             response = urllib.request.urlopen(request, timeout=timeout)
     except urllib.error.HTTPError as error:
         if have and error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-            return  # it has everything, or is of another file: its hash will tell
+            return  # it is complete or belongs to another file; its hash will tell
         raise Failed(
             f"{url} could not be downloaded: the server answers {error.code} {error.reason}"
         ) from error

@@ -1,13 +1,13 @@
-"""A corpus that every Python carries: the documentation of `help()`."""
+"""A corpus that comes with every Python: the documentation of `help()`."""
 
 from pydoc_data.topics import topics
 
 
 def read() -> bytes:
-    """CPython's help topics in alphabetical order, UTF-8.
+    """Return CPython's help topics in alphabetical order, in UTF-8.
 
-    About half a megabyte of English and code, fewer than half of the 256 bytes among it. The text
-    differs between Python's patch releases, which is why results carry its hash.
+    This is about half a megabyte of English and code with fewer than half of the 256 byte values.
+    The text differs between Python's patch releases, so results record its hash.
 
     >>> b"assignment" in read()
     True

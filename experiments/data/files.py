@@ -1,4 +1,4 @@
-"""Files that a user names: where they are, and whether they can be read."""
+"""Files named by a user: where they are, and whether they can be read."""
 
 from pathlib import Path
 
@@ -6,10 +6,10 @@ from experiments.core.errors import Failed
 
 
 def expanded(path: Path | str) -> Path:
-    """A path whose leading `~` is the home folder.
+    """Replace a leading `~` by the home folder.
 
     Raises:
-      Failed: If that is not known.
+      Failed: If the home folder is not known.
     """
     try:
         return Path(path).expanduser()
@@ -18,10 +18,10 @@ def expanded(path: Path | str) -> Path:
 
 
 def check_regular(path: Path) -> None:
-    """Checks that what has a path, if anything has, is a file: a pipe would be waited for.
+    """Check that whatever exists at a path is a regular file; reading a pipe would block.
 
     Raises:
-      Failed: If it is something else, or a link that leads nowhere.
+      Failed: If it is something else or a broken link.
     """
     if not path.is_file() and (path.exists() or path.is_symlink()):
         raise Failed(

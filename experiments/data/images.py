@@ -29,10 +29,10 @@ FOLDER = "cifar-10-batches-bin"
 TRAIN_FILES = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
 TEST_FILE = "test_batch.bin"
 RECORDS = 10_000
-"""In each file: a byte with the label, then the red, the green and the blue plane, row by row."""
+"""Bytes of a record: the label, then the red, the green and the blue plane, row by row."""
 RECORD = 1 + 3 * SIDE * SIDE
 CROP = 4
-"""Pixels by which an augmented image may be moved."""
+"""Largest number of pixels by which an augmented image is moved."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class Images:
       pixels: (num_images, 32, 32, 3), uint8.
       labels: (num_images,), int32.
       mean: What is subtracted from a channel's pixels, (3,), float32.
-      std: What they are divided by then, (3,), float32.
+      std: What they are then divided by, (3,), float32.
     """
 
     pixels: np.ndarray
@@ -55,7 +55,7 @@ class Images:
         return len(self.labels)
 
     def __getitem__(self, index: Any) -> dict[str, np.ndarray]:
-        """NumPy's arrays, or JAX's if pixels and labels are."""
+        """Return NumPy arrays, or JAX arrays if pixels and labels are."""
         pixels = self.pixels[index].astype(np.float32)
         channels = (1,) * (pixels.ndim - 1) + (-1,)
         mean, std = self.mean.reshape(channels), self.std.reshape(channels)
@@ -63,20 +63,20 @@ class Images:
 
 
 def load_images(source: str, *, cache: Path) -> Data:
-    """Images with labels 0 to 9, the channels of the training split with mean 0 and variance 1.
+    """Load images with labels 0 to 9; the training split's channels have mean 0 and variance 1.
 
-    Of the digits' 1797, in their own order, which keeps most writers apart, the last 300 are the
-    test split and the 200 before them the validation split; of CIFAR-10's 50,000 training images
-    the last 5000 are the validation split.
+    The 1797 digits stay in their original order, which keeps most writers apart: the last 300 are
+    the test split and the 200 before them the validation split. The last 5000 of CIFAR-10's 50,000
+    training images are the validation split.
 
     Args:
-      source: "digits", 8 x 8 pixels in scikit-learn, each of them 4 x 4 here; "cifar10", which is
+      source: "digits", scikit-learn's 8 x 8 pixels, each enlarged to 4 x 4; "cifar10", which is
         downloaded; or the binary release's folder or .tar.gz file.
-      cache: Folder for downloads; the digits need none.
+      cache: Folder for downloads; the digits do not need one.
 
     Returns:
-      The data, examples {"image": (32, 32, 3) float32, "label": () int32}; its `info` has
-      num_classes and the training split's mean and std of each channel, of pixels from 0 to 255.
+      The data, with examples {"image": (32, 32, 3) float32, "label": () int32}; its `info` has
+      num_classes and the training split's mean and std of each channel for pixels from 0 to 255.
 
     Raises:
       Failed: If a file is missing, truncated, oversized or damaged, or has a label above 9, or
@@ -103,8 +103,8 @@ def load_images(source: str, *, cache: Path) -> Data:
 
 
 def digits() -> tuple[np.ndarray, np.ndarray]:
-    """scikit-learn's handwritten digits: pixels (1797, 32, 32, 3), uint8, and labels, int32."""
-    from sklearn.datasets import load_digits  # takes a second, which text need not wait for
+    """Load scikit-learn's digits: pixels (1797, 32, 32, 3), uint8, and labels, int32."""
+    from sklearn.datasets import load_digits  # takes a second, which text should not wait for
 
     grey = load_digits()
     pixels = np.rint(grey.images * (255 / 16)).astype(np.uint8)
@@ -114,12 +114,12 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
 
 
 def cifar10(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """CIFAR-10's training images, then its test images, from the binary release.
+    """Load CIFAR-10's training images, then its test images, from the binary release.
 
-    Nothing is unpacked onto the disk, and nothing but pixels and labels is read.
+    Nothing is unpacked onto the disk, and only pixels and labels are read.
 
     Args:
-      path: The release's folder, the one that holds it, or its .tar.gz file.
+      path: The release's folder, that folder's parent, or its .tar.gz file.
 
     Returns:
       Pixels (60000, 32, 32, 3), uint8, and labels (60000,), int32.
@@ -169,17 +169,17 @@ def _read_archive(path: Path) -> dict[str, bytes]:
             while unpacked.read(2**20):  # gzip's checksum comes last
                 pass
     except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise Failed(f"{path} is damaged, or no .tar.gz file: {error}") from error
+        raise Failed(f"{path} is damaged, or not a .tar.gz file: {error}") from error
     return contents
 
 
 def _read_just_beyond(file: IO[bytes]) -> bytes:
-    """A file's content, or as much of it as shows that it is too long."""
+    """Read a file's content, or as much of it as shows that it is too long."""
     return file.read(RECORDS * RECORD + 1)
 
 
 def _checked(name: str, content: bytes) -> np.ndarray:
-    """A file's records, (RECORDS, RECORD), uint8."""
+    """Return a file's records, (RECORDS, RECORD), uint8."""
     size = RECORDS * RECORD
     if len(content) > size:
         raise Failed(f"{name} goes on at byte {size}, where CIFAR-10's {RECORDS} records end")
@@ -200,7 +200,7 @@ def _checked(name: str, content: bytes) -> np.ndarray:
 def _split(
     name: str, pixels: np.ndarray, labels: np.ndarray, *, num_validation: int, num_test: int
 ) -> Data:
-    """The last images held out."""
+    """Hold out the last images."""
     hashed = hashlib.sha256(pixels)
     hashed.update(labels)
     ends = len(labels) - num_validation - num_test, len(labels) - num_test, len(labels)
@@ -219,13 +219,13 @@ def _split(
 
 
 def channel_statistics(pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of each channel, from exact sums.
+    """Compute mean and standard deviation of each channel from exact sums.
 
     Args:
       pixels: (num_images, height, width, channels), uint8.
 
     Returns:
-      Both (channels,), float32; the deviation of a channel without contrast is 1.
+      Both (channels,), float32; the standard deviation of a constant channel is set to 1.
 
     >>> channel_statistics(np.array([[[[1, 7]], [[3, 7]]]], np.uint8))
     (array([2., 7.], dtype=float32), array([1., 1.], dtype=float32))
@@ -241,15 +241,15 @@ def channel_statistics(pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def flip_and_crop(
     example: Mapping[str, np.ndarray], generator: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """Mirrors an image with probability 1/2 and moves it by up to four pixels each way.
+    """Mirror an image with probability 1/2 and move it by up to four pixels each way.
 
     Args:
       example: {"image": (height, width, channels), ...}, normalized; the border that comes into
         view is 0, the mean.
-      generator: Where chance comes from.
+      generator: The source of randomness.
 
     Returns:
-      The example with another image of the same shape.
+      The example with a changed image of the same shape.
     """
     image = example["image"]
     height, width, _ = image.shape

@@ -1,8 +1,8 @@
-"""From a data set to batches: shuffled without end for training, in order once for evaluation.
+"""From a data set to batches: shuffled endlessly for training, in order once for evaluation.
 
-A source is indexed as a NumPy array is: an integer gives an example, an array of integers a batch
-of them in one gather. Which examples make up batch n follows from the seed and n alone, so neither
-processes nor workers nor an interruption change what is trained on.
+A source is indexed like a NumPy array: an integer gives an example, an array of integers a batch of
+them in one gather. The examples in batch n depend only on the seed and n, so processes, workers and
+interruptions do not change what is trained on.
 """
 
 import atexit
@@ -24,18 +24,18 @@ import numpy as np
 from experiments.core.errors import Failed
 
 MAX_EXAMPLES = 2**32 - 1
-"""grain shuffles indices of 32 bits."""
+"""The largest number of examples: grain shuffles indices of 32 bits."""
 
 
 class Source(Protocol):
-    """Examples that are read when they are asked for; picklable, so that workers can have it."""
+    """Examples that are read on request; picklable, so that workers can use it."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of examples."""
         ...
 
     def __getitem__(self, index: Any) -> Any:
-        """Example `index`, or a batch of them for an array of indices: a pytree of arrays."""
+        """Return example `index`, or a batch for an array of indices: a pytree of arrays."""
         ...
 
 
@@ -44,10 +44,10 @@ class Data:
     """A data set, ready to be batched.
 
     Attributes:
-      name: What a configuration calls it.
-      sha256: Of all its content; a position in other data is refused.
-      train: What is trained on.
-      heldout: What is never trained on: "validation" and "test".
+      name: Its name in a configuration.
+      sha256: Hash of all its content; a position in other data is refused.
+      train: The training split.
+      heldout: The splits that are never trained on: "validation" and "test".
       info: What a task needs to know: vocab_size, num_classes, num_tokens, ...
     """
 
@@ -59,7 +59,7 @@ class Data:
 
 
 class Batches(grain.DatasetIterator):
-    """An endless iterator of batches whose position is one number, whoever prepares them."""
+    """An endless iterator of batches whose position is a number, whoever prepares them."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Batches(grain.DatasetIterator):
         self._identity = dict(identity)
         self._position = 0
         self._running: grain.DatasetIterator | None = None
-        # Workers must end before the modules they need do, whoever forgets to close.
+        # Workers must end before the modules they need, even if nobody calls close.
         atexit.register(_close, weakref.ref(self))
 
     def __next__(self) -> Any:
@@ -90,20 +90,20 @@ class Batches(grain.DatasetIterator):
                 raise
             self.close()
             raise Failed(
-                f"a worker that prepares batches has ended (exit code {ended[1]}), as where memory "
-                "or /dev/shm is full; take fewer workers, 0 for none, or a smaller prefetch"
+                f"a worker that prepares batches has ended (exit code {ended[1]}), perhaps because "
+                "memory or /dev/shm is full; use fewer workers, 0 for none, or a smaller prefetch"
             ) from error
         self._position += 1
-        if self._num_workers:  # theirs lie in shared memory, which must not outlive them
+        if self._num_workers:  # their batches are in shared memory, which must not outlive them
             batch = jax.tree.map(np.array, batch)
         return batch
 
     def get_state(self) -> dict[str, Any]:
-        """The number of batches given out, and what they were made from; JSON."""
+        """Return the number of batches handed out, and what they were made from, as JSON."""
         return {"batches": self._position, **self._identity}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes to a position that `get_state` gave, here or in another process.
+        """Go to a position that `get_state` returned, here or in another process.
 
         Raises:
           Failed: If the batches counted there were made from something else.
@@ -114,12 +114,12 @@ class Batches(grain.DatasetIterator):
             if state.get(name) != value
         ]
         if differences:
-            raise Failed(f"the position is one in other batches: {'; '.join(differences)}")
+            raise Failed(f"the position belongs to other batches: {'; '.join(differences)}")
         self.close()
         self._position = state["batches"]
 
     def close(self) -> None:
-        """Stops threads and worker processes; the next batch starts them again."""
+        """Stop threads and worker processes; the next batch starts them again."""
         if self._running is not None:
             self._running.close()
             self._running = None
@@ -129,7 +129,7 @@ class Batches(grain.DatasetIterator):
         if not self._num_workers:
             threads = min(self._prefetch, 1)
             return iter(rest.to_iter_dataset(grain.ReadOptions(threads, self._prefetch)))
-        if not absl.flags.FLAGS.is_parsed():  # grain reads one, which only absl.app parses
+        if not absl.flags.FLAGS.is_parsed():  # grain reads a flag, which only absl.app parses
             absl.flags.FLAGS.mark_as_parsed()
         workers = grain.multiprocessing.MultiprocessingOptions(
             num_workers=self._num_workers, per_worker_buffer_size=max(self._prefetch, 1)
@@ -143,7 +143,7 @@ def _close(reference: weakref.ref[Batches]) -> None:
 
 
 def _follow(worker: int, num_workers: int) -> None:
-    """Makes a worker end with its main process, killed or not, and not by a terminal's Ctrl-C."""
+    """Make a worker end with its main process, killed or not, but not by a terminal's Ctrl-C."""
     del worker, num_workers
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -166,31 +166,31 @@ def training_batches(
     prefetch: int = 2,
     augment: grain.transforms.RandomMap | Callable[[Any, np.random.Generator], Any] | None = None,
 ) -> Batches:
-    """Batches of the training split without end, every example once before any comes again.
+    """Yield endless batches of the training split, every example once before any is repeated.
 
-    The order is a pseudorandom permutation computed index by index: nothing of the data's length is
-    kept in memory. Every epoch has another one, and a batch may reach over its end.
+    The order is a pseudorandom permutation computed index by index, so nothing of the data's length
+    is kept in memory. Every epoch has its own order, and a batch may extend into the next epoch.
 
     Args:
-      data: Its `train` is read.
+      data: The data set, whose `train` is read.
       batch_size: Examples in a batch, over all processes.
       seed: Decides the order and the augmentation.
-      process_index: Which rows of every batch are made here: with `process_count` processes, their
-        batches one below the other are the batch of a single process.
-      process_count: How many processes share a batch.
-      num_workers: Processes that prepare batches; 0 for one thread of this process.
-      prefetch: Batches that are prepared ahead, by each worker; 0 with `num_workers=0` prepares
-        every batch when it is asked for.
+      process_index: Determines which rows of every batch are made here: the batches of the
+        `process_count` processes, stacked in order, are the batch of a single process.
+      process_count: Number of processes that share a batch.
+      num_workers: Processes that prepare batches; 0 for a thread of this process.
+      prefetch: Batches that each worker prepares ahead; 0 with `num_workers=0` prepares every batch
+        on request.
       augment: Changes an example at random: `augment(example, generator)`; each example's generator
-        follows from the seed and the example's place in the endless order.
+        depends on the seed and the example's place in the endless order.
 
     Returns:
-      An iterator of batches, their leading axis `batch_size // process_count`; it continues exactly
-      from `set_state(get_state())`, also under another number of workers or processes.
+      An iterator of batches with leading axis `batch_size // process_count`; it continues exactly
+      from `set_state(get_state())`, even with another number of workers or processes.
 
     Raises:
-      ValueError: If `batch_size` is not a positive multiple of `process_count`, `process_index` not
-        below that, the seed not one of 32 bits, or a count negative.
+      ValueError: If `batch_size` is not a positive multiple of `process_count`, `process_index` is
+        not below that, the seed does not fit into 32 bits, or a count is negative.
       Failed: If there is nothing to train on.
 
     >>> data = Data("ten", "0", np.arange(10), {}, {})
@@ -210,7 +210,7 @@ def training_batches(
         if value < 0:
             raise ValueError(f"{name}={value} must not be negative")
     if not 1 <= len(data.train) <= MAX_EXAMPLES:
-        raise Failed(f"{data.name} has {len(data.train)} training examples; 1 to 2**32 - 1 work")
+        raise Failed(f"{data.name} has {len(data.train)} training examples, not 1 to 2**32 - 1")
     examples = grain.MapDataset.range(len(data.train)).seed(seed).shuffle().repeat()
     if augment is not None:
         examples = examples.map(data.train.__getitem__).random_map(augment)
@@ -228,23 +228,23 @@ def training_batches(
 def heldout_batches(
     source: Source, batch_size: int, *, process_index: int = 0, process_count: int = 1
 ) -> Iterator[tuple[Any, np.ndarray]]:
-    """Every example of a held-out split once, in order, in batches of one shape.
+    """Yield every example of a held-out split once, in order, in batches of one shape.
 
-    The last batch is filled up with copies of the last example that weigh nothing, so that
+    The last batch is filled up with copies of the last example that have weight 0, so
     `sum(weights * values) / sum(weights)` over all batches is the mean over all examples.
 
     Args:
       source: The split.
       batch_size: Examples in a batch, over all processes.
-      process_index: Which rows of every batch are made here.
-      process_count: How many processes share a batch.
+      process_index: Determines which rows of every batch are made here.
+      process_count: Number of processes that share a batch.
 
     Yields:
       A batch and its weights, 0 or 1, shape (batch_size // process_count,), float32.
 
     Raises:
       ValueError: If `batch_size` is not a positive multiple of `process_count`, or `process_index`
-        not below that.
+        is not below that.
 
     >>> for batch, weights in heldout_batches(np.arange(5), 3):
     ...     print(batch, weights)

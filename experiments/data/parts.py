@@ -1,6 +1,6 @@
 """A corpus file as a stream of token ids: plain UTF-8, or C4's documents.
 
-It is read block by block, never as a whole.
+The file is read block by block, never as a whole.
 """
 
 import codecs
@@ -22,21 +22,21 @@ from experiments.data.tokenizers import Tokenizer, whole_words
 
 BLOCK = 2**20
 LONGEST_LINE = 2**26
-"""Bytes of a document; C4's have less than a hundredth of it."""
+"""Largest number of bytes of a document; C4's have less than a hundredth of it."""
 
 Advance = Callable[[int], None]
 
 
 @dataclass(frozen=True)
 class Part:
-    """One file of a corpus.
+    """A file of a corpus.
 
     Attributes:
-      name: The file's.
-      key: Tells its content, and how that is split, from any other.
+      name: The file's name.
+      key: Identifies its content and how that is split.
       num_blocks: Its length in units of `BLOCK`.
       ids: `ids(tokenizer, split, advance)` yields arrays of ids and calls `advance(1)` for every
-        block of the file it has read; it reads all of it for each split.
+        block of the file it has read; it reads the whole file for each split.
     """
 
     name: str
@@ -46,11 +46,11 @@ class Part:
 
 
 def utf8_part(name: str, reader: Callable[[], BinaryIO]) -> Part:
-    """A text of UTF-8, its last tenth of characters held out.
+    """Return a UTF-8 text as a part, with its last tenth of characters held out.
 
     Args:
-      name: For messages.
-      reader: Opens it.
+      name: The name in messages.
+      reader: A function that opens the text.
     """
 
     def ids(tokenizer: Tokenizer, split: str, advance: Advance) -> Iterator[np.ndarray]:
@@ -68,10 +68,10 @@ def utf8_part(name: str, reader: Callable[[], BinaryIO]) -> Part:
 def characters(
     name: str, reader: Callable[[], BinaryIO], advance: Advance = lambda units: None
 ) -> Iterator[str]:
-    """The text of a file, block by block.
+    """Yield the text of a file, block by block.
 
     Raises:
-      Failed: If it is not UTF-8; the message has the first wrong byte and its place.
+      Failed: If it is not UTF-8; the message has the first invalid byte and its place.
     """
     decoder = codecs.getincrementaldecoder("utf-8")()
     with reader() as file:
@@ -92,7 +92,7 @@ def _decoded(name: str, decoder: codecs.IncrementalDecoder, block: bytes, end: i
 
 
 def _section(blocks: Iterable[str], start: int, stop: int) -> Iterator[str]:
-    """Characters `start` to `stop` of a text in blocks."""
+    """Yield characters `start` to `stop` of a text given in blocks."""
     place = 0
     for block in blocks:
         yield block[max(start - place, 0) : max(stop - place, 0)]
@@ -100,11 +100,11 @@ def _section(blocks: Iterable[str], start: int, stop: int) -> Iterator[str]:
 
 
 def c4_part(path: Path, every: int) -> Part:
-    """A shard of C4, JSON lines under gzip, every document with the tokenizer's end after it.
+    """Return a shard of C4 (gzipped JSON lines), with the tokenizer's end after every document.
 
     Args:
       path: The shard.
-      every: Every how many documents one is held out: 1 for all, 0 for none.
+      every: One in this many documents is held out: 1 for all, 0 for none.
     """
 
     def ids(tokenizer: Tokenizer, split: str, advance: Advance) -> Iterator[np.ndarray]:
@@ -119,10 +119,10 @@ def c4_part(path: Path, every: int) -> Part:
 
 
 def documents(path: Path, advance: Advance = lambda units: None) -> Iterator[str]:
-    """The texts of a shard, line by line; blank lines are passed over.
+    """Yield the texts of a shard, line by line; blank lines are skipped.
 
     Raises:
-      Failed: If the shard is truncated or damaged, or a line is not as C4's are.
+      Failed: If the shard is truncated or damaged, or a line does not have C4's format.
     """
     line_number = done = 0
     try:
@@ -132,7 +132,7 @@ def documents(path: Path, advance: Advance = lambda units: None) -> Iterator[str
                 if len(line) > LONGEST_LINE:
                     raise ValueError(f"it has more than {LONGEST_LINE} bytes")
                 if line.strip():
-                    # JSON may escape half a character, which UTF-8 cannot write.
+                    # JSON may escape half a character, which UTF-8 cannot encode.
                     yield json.loads(line)["text"].encode(errors="replace").decode()
                 advance(packed.tell() // BLOCK - done)
                 done = packed.tell() // BLOCK
@@ -140,5 +140,5 @@ def documents(path: Path, advance: Advance = lambda units: None) -> Iterator[str
         raise Failed(f"{path} is damaged after line {line_number}: {error}") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Failed(
-            f"{path}, line {line_number}, is no JSON object with a text: {error!r}"
+            f"{path}, line {line_number}, is not a JSON object with a text: {error!r}"
         ) from error

@@ -1,6 +1,6 @@
 """Text of any size as `Data`: embedded, any UTF-8 files, tinyshakespeare, C4.
 
-A file is turned into tokens once; they stay in a folder of the cache whose name follows from the
+A file is turned into tokens once; they stay in a folder of the cache whose name depends on the
 file's content.
 """
 
@@ -32,9 +32,9 @@ TINYSHAKESPEARE = (
     "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
     "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
 )
-"""Its address and SHA-256."""
+"""The address and SHA-256 of tinyshakespeare."""
 C4 = ("allenai/c4", "1588ec454efa1a09f29cd18ddd04fe05fc8653a2")
-"""The data set on the Hugging Face hub, and the revision of it that is read."""
+"""The data set on the Hugging Face hub, and the revision that is read."""
 C4_SUFFIX = ".json.gz"
 
 
@@ -46,23 +46,24 @@ def load_text(
     cache: Path,
     num_shards: int = 1,
 ) -> Data:
-    """A corpus as crops of `context + 1` tokens, int32: inputs but the last, targets but the first.
+    """Load a corpus as crops of `context + 1` tokens, int32; targets are inputs shifted by one.
 
-    The last tenth of a text's characters is held out and encoded by itself, as nanoGPT does; of C4
-    it is the validation shards among those named, or else every tenth document. The first half of
-    the held-out tokens is the validation split and the rest the test split, in windows that do not
-    overlap as targets; tokens at an end that do not fill a window are left out.
+    The last tenth of a text's characters is held out and encoded separately, as in nanoGPT; for C4,
+    the validation shards among those named are held out, or else every tenth document. The first
+    half of the held-out tokens is the validation split and the rest is the test split, in windows
+    that do not overlap as targets; tokens at an end that do not fill a window are left out.
 
     Training crops begin at every token (every n-th if there are more than 2**32 of them).
 
     Args:
-      source: "embedded", "tinyshakespeare" or "c4" (both are downloaded), a file, or a pattern of
-        files such as "c4/*.json.gz"; what ends so is read as a shard of C4, all else as UTF-8.
+      source: "embedded"; "tinyshakespeare" or "c4", which are downloaded; a file; or a pattern of
+        files such as "c4/*.json.gz". Files with this ending are read as shards of C4, all others as
+        UTF-8.
       tokenizer: "bytes" or "gpt2".
-      context: Tokens that the model sees.
-      cache: Folder for downloads and for tokens; "embedded" needs none of it.
+      context: Number of tokens that the model sees.
+      cache: Folder for downloads and for tokens; "embedded" does not need it.
       num_shards: How many of C4's 1024 training shards are downloaded; each has about 150 million
-        tokens of GPT-2's and takes 300 MB, and as much again as tokens.
+        GPT-2 tokens and takes 300 MB, and as much again as tokens.
 
     Returns:
       The data; its `info` has vocab_size, tokenizer, context and num_tokens by split.
@@ -70,14 +71,14 @@ def load_text(
     Raises:
       ValueError: If there is no such tokenizer or `context` is below 1.
       Failed: If files are missing, damaged, empty, shorter than the context or not UTF-8, if a
-        download fails or the cache cannot be written.
+        download fails, or if the cache cannot be written.
 
     >>> data = load_text("embedded", context=8, cache=Path("unused"))
     >>> data.train[np.arange(3)].shape, data.info["vocab_size"]
     ((3, 9), 256)
     """
     if tokenizer not in TOKENIZERS:
-        raise ValueError(f"tokenizer={tokenizer!r} is unknown; there are {', '.join(TOKENIZERS)}")
+        raise ValueError(f"tokenizer={tokenizer!r} is unknown; give one of {', '.join(TOKENIZERS)}")
     if context < 1:
         raise ValueError(f"context={context} must be at least 1")
     encoder = TOKENIZERS[tokenizer]
@@ -127,7 +128,7 @@ def _tinyshakespeare(cache: Path, num_shards: int) -> list[Path]:
 
 
 def _c4(cache: Path, num_shards: int) -> list[Path]:
-    """One validation shard and the first training shards, from the hub or from its own cache."""
+    """Fetch a validation shard and the first training shards, from the hub or from its cache."""
     del cache
     repo, revision = C4
     if not 1 <= num_shards <= 1024:
@@ -137,7 +138,7 @@ def _c4(cache: Path, num_shards: int) -> list[Path]:
     fetch = partial(huggingface_hub.hf_hub_download, repo, repo_type="dataset", revision=revision)
     try:
         return [Path(fetch(name)) for name in names]
-    except Exception as error:  # what its transport raises depends on the client it was built on
+    except Exception as error:  # the exception's type depends on the HTTP client
         raise Failed(
             f"C4 could not be downloaded ({' '.join(str(error).split())}); try again, or fetch its "
             "shards on another machine and name them, as in c4/*.json.gz"
@@ -151,14 +152,14 @@ DOWNLOADED: dict[str, Callable[[Path, int], list[Path]]] = {
 
 
 def _paths(source: str, cache: Path, num_shards: int) -> list[Path]:
-    """The files that `source` stands for; a pattern's folders are passed over."""
+    """Return the files that `source` stands for; folders that match a pattern are skipped."""
     if source in DOWNLOADED:
         return DOWNLOADED[source](cache, num_shards)
     pattern = str(expanded(source))
     paths = [Path(name) for name in sorted({*glob.glob(pattern), *glob.glob(glob.escape(pattern))})]
     if not paths:
         raise Failed(
-            f"there is no file {source}; a corpus is one or a pattern of several, or one of "
+            f"there is no file {source}; give a file, a pattern of files, or one of "
             f"embedded, {', '.join(DOWNLOADED)}"
         )
     files = [path for path in paths if not path.is_dir()] or paths
@@ -168,7 +169,7 @@ def _paths(source: str, cache: Path, num_shards: int) -> list[Path]:
 
 
 def _parts(paths: Sequence[Path]) -> list[Part]:
-    """Files by their suffix; C4's validation shards, where there are any, are what is held out."""
+    """Return parts by their files' suffix; C4's validation shards, if any, are what is held out."""
     shards = [path.name for path in paths if path.name.endswith(C4_SUFFIX)]
     validation = [name for name in shards if "validation" in name]
     every = {name: 1 if name in validation else 0 for name in shards}
@@ -187,7 +188,7 @@ def _blocks(part: Part, tokenizer: Tokenizer, advance: Advance) -> dict[str, Ite
 
 
 def _encoded(part: Part, tokenizer: Tokenizer, cache: Path) -> Splits:
-    """The part's tokens from the cache, put there if need be."""
+    """Return the part's tokens from the cache, and put them there if needed."""
     folder = cache / f"{part.name}-{tokenizer.name}-{digest(part.key, tokenizer.name)}"
     if not folder.exists():
         with progress(f"{part.name} to tokens, MB", len(SPLITS) * part.num_blocks) as advance:

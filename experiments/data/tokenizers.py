@@ -1,4 +1,4 @@
-"""Text to token ids: UTF-8's bytes, or GPT-2's byte-pair encoding through tiktoken."""
+"""Text to token ids: UTF-8 bytes, or GPT-2's byte-pair encoding by tiktoken."""
 
 import functools
 import re
@@ -16,11 +16,11 @@ class Tokenizer:
     """A fixed map from text to ids.
 
     Attributes:
-      name: What a configuration calls it.
+      name: Its name in a configuration.
       vocab_size: Ids are below it.
       end: The id after a document of a corpus that has several.
-      encode: Text to ids, one axis. Cutting a text between a character that is not white space
-        and the white space after it does not change its ids.
+      encode: Maps a text to ids with one axis. Cutting a text between a character that is not
+        white space and the white space after it does not change its ids.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Tokenizer:
 def _gpt2() -> tiktoken.Encoding:
     try:
         return tiktoken.get_encoding("gpt2")
-    except (OSError, ValueError) as error:  # no network; a network that answers something else
+    except (OSError, ValueError) as error:  # no network, or a network that answers something else
         raise Failed(
             "GPT-2's vocabulary is not in tiktoken's cache and cannot be downloaded: run once with "
             "a network, or set TIKTOKEN_CACHE_DIR to a folder that was filled on another machine "
@@ -47,7 +47,7 @@ TOKENIZERS: dict[str, Tokenizer] = {
         Tokenizer(
             name="bytes",
             vocab_size=256,
-            end=255,  # a byte that UTF-8 never has
+            end=255,  # a byte that never occurs in UTF-8
             encode=lambda text: np.frombuffer(text.encode(), dtype=np.uint8),
         ),
         Tokenizer(
@@ -58,22 +58,22 @@ TOKENIZERS: dict[str, Tokenizer] = {
         ),
     )
 }
-"""By name. GPT-2's vocabulary is loaded when it first encodes; what looks like one of its special
-tokens in a text is text."""
+"""Tokenizers by name. GPT-2's vocabulary is loaded when it first encodes; text that looks like one
+of its special tokens is encoded as text."""
 
 
 LONGEST_WORD = 2**20
-"""Characters of a text that are looked at together; a longer word is cut."""
+"""Number of characters that are encoded together; a longer word is cut."""
 LAST_END = re.compile(r".*\S(?=[ \n])", re.DOTALL)
 
 
 def whole_words(blocks: Iterable[str], longest: int = LONGEST_WORD) -> Iterator[str]:
-    """The same text in blocks that end where a tokenizer may be started anew.
+    """Yield the same text in blocks that end where a tokenizer may start afresh.
 
-    A pattern of GPT-2's takes in white space only at its beginning, so no token reaches from a
-    character that is none to white space after it. Only a word, or white space, of more than
-    `longest` characters is cut anywhere, always at the same places: time grows with the text's
-    length, and memory does not.
+    GPT-2's pattern matches white space only at its beginning, so no token extends from a character
+    that is not white space to white space after it. Only a word, or white space, of more than
+    `longest` characters is cut elsewhere, always at the same places, so time is linear in the
+    text's length, and memory does not grow.
 
     >>> list(whole_words(["to be, o", "r not to", " be"], longest=8))
     ['to be,', ' or not', ' to be']

@@ -1,6 +1,6 @@
-"""Tokens on disk, memory-mapped: written once, whole or not at all, and checked when opened.
+"""Tokens on disk, memory-mapped: written once, completely or not at all, and checked when opened.
 
-FOLDER/tokens.json    every split's length and SHA-256, and the ids' type
+FOLDER/tokens.json    every split's length and SHA-256, and the ids' dtype
 FOLDER/<split>.bin    its ids, one after the other
 """
 
@@ -23,17 +23,17 @@ SIDECAR = "tokens.json"
 
 
 def checked_ids(ids: np.ndarray, vocab_size: int) -> np.ndarray:
-    """`ids` as the smallest unsigned type for a vocabulary.
+    """Convert `ids` to the smallest unsigned dtype for a vocabulary.
 
     Args:
       ids: Integers.
       vocab_size: One more than the largest id.
 
     Returns:
-      The same numbers, uint8, uint16 or uint32.
+      The same numbers as uint8, uint16 or uint32.
 
     Raises:
-      Failed: If one does not fit.
+      Failed: If an id does not fit.
 
     >>> [str(checked_ids(np.arange(3), size).dtype) for size in (256, 257, 50257, 65537)]
     ['uint8', 'uint16', 'uint16', 'uint32']
@@ -46,10 +46,10 @@ def checked_ids(ids: np.ndarray, vocab_size: int) -> np.ndarray:
 
 
 class MappedFile:
-    """A file in memory, page by page as it is read; open from the start, also if it is removed.
+    """A memory-mapped file, loaded page by page; it stays readable even if it is removed.
 
     Args:
-      path: Where it is when this is made, or unpickled in another process.
+      path: Where the file is when this is made, or unpickled in another process.
     """
 
     def __init__(self, path: Path):
@@ -61,7 +61,7 @@ class MappedFile:
         return MappedFile, (self._path,)
 
     def forget(self) -> None:
-        """Lets go of the pages that were read: at random, all of them would be held soon.
+        """Release the pages that were read; with random access, all of them would soon be held.
 
         The system keeps them as long as it has the memory; the next use costs a page fault.
         """
@@ -71,13 +71,13 @@ class MappedFile:
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """Ids one after the other, in memory or in a file.
+    """A sequence of ids, in memory or in a file.
 
     Attributes:
       where: The ids themselves, or the file that holds them.
-      dtype: Their type.
-      start: Place of the first one there.
-      stop: One more than the place of the last one.
+      dtype: Their dtype.
+      start: Place of the first id there.
+      stop: One more than the place of the last id.
     """
 
     where: np.ndarray | MappedFile
@@ -92,7 +92,7 @@ class Tokens:
         return Tokens, (self.where, self.dtype, self.start, self.stop)
 
     def halves(self) -> tuple["Tokens", "Tokens"]:
-        """The first half and the rest."""
+        """Return the first half and the rest."""
         middle = (self.start + self.stop) // 2
         return (
             Tokens(self.where, self.dtype, self.start, middle),
@@ -101,26 +101,26 @@ class Tokens:
 
     @cached_property
     def array(self) -> np.ndarray:
-        """All of them, shape (len(self),); a file's are read where they are used."""
+        """Return all of them, shape (len(self),); those in a file are read where they are used."""
         in_file = isinstance(self.where, MappedFile)
         whole = np.frombuffer(self.where.bytes, self.dtype) if in_file else self.where
         return whole[self.start : self.stop]
 
     def forget(self) -> None:
-        """Lets go of the pages of a file, as `MappedFile.forget`."""
+        """Release the pages of a file, as in `MappedFile.forget`."""
         if isinstance(self.where, MappedFile):
             self.where.forget()
 
 
 class Crops:
-    """Stretches of `context + 1` tokens, one beginning at every `stride`-th token of every part.
+    """Crops of `context + 1` tokens, one beginning at every `stride`-th token of every part.
 
-    With `stride=context` they cover a part once as inputs and once as targets, but for a rest at
-    its end that is shorter than a crop.
+    With `stride=context` they cover a part once as inputs and once as targets, except for a
+    remainder at its end that is shorter than a crop.
 
     Args:
-      parts: What is cropped; no crop reaches from one into the next.
-      context: Tokens that a model sees; one more is taken, the last target.
+      parts: The tokens that are cropped; no crop extends from one part into the next.
+      context: Number of tokens that a model sees; one more is taken, the last target.
       stride: Tokens between the beginnings of two crops.
 
     >>> parts = in_memory({"a": [np.arange(8)], "b": [np.arange(4)]}, vocab_size=8).tokens
@@ -152,7 +152,7 @@ class Crops:
         ]
 
     def __getitem__(self, index: Any) -> np.ndarray:
-        """Crop `index`, or one for each of an array of indices: (..., context + 1), int32."""
+        """Return crop `index`, or one for each index of an array, (..., context + 1), int32."""
         index = np.asarray(index)
         if index.size and not (index.min() >= 0 and index.max() < len(self)):
             raise IndexError(f"crop {index} of {len(self)}")
@@ -166,16 +166,16 @@ class Crops:
 
 
 class Splits(NamedTuple):
-    """The ids of one file or text."""
+    """The ids of a file or text."""
 
     tokens: dict[str, Tokens]
-    """By the split's name."""
+    """The ids of each split."""
     sha256: str
-    """Of all of them."""
+    """Hash of all ids."""
 
 
 def in_memory(blocks: Mapping[str, Iterable[np.ndarray]], vocab_size: int) -> Splits:
-    """Checked ids without a file, from blocks of them by the split's name."""
+    """Return checked ids without a file, from blocks of ids by the split's name."""
     whole = {
         split: checked_ids(np.concatenate([np.empty(0, np.uint8), *ids]), vocab_size)
         for split, ids in blocks.items()
@@ -187,16 +187,16 @@ def in_memory(blocks: Mapping[str, Iterable[np.ndarray]], vocab_size: int) -> Sp
 
 
 def write_tokens(folder: Path, blocks: Mapping[str, Iterable[np.ndarray]], vocab_size: int) -> None:
-    """Writes ids as they come; the folder appears when it is complete.
+    """Write ids as they come; the folder appears when it is complete.
 
     Args:
-      folder: Where to; if another process puts it there first, that one stays.
-      blocks: Of ids, by the split's name.
-      vocab_size: Decides the ids' type.
+      folder: The new folder; if another process puts it there first, that one stays.
+      blocks: Blocks of ids, by the split's name.
+      vocab_size: Determines the ids' dtype.
 
     Raises:
-      Failed: If an id does not fit the vocabulary, or the disk is full or read-only; nothing
-        is left behind then.
+      Failed: If an id does not fit the vocabulary, or the disk is full or read-only; then nothing
+        is left behind.
     """
     try:
         with atomic(folder) as temporary:
@@ -223,10 +223,10 @@ def write_tokens(folder: Path, blocks: Mapping[str, Iterable[np.ndarray]], vocab
 
 
 def open_tokens(folder: Path) -> Splits:
-    """What `write_tokens` wrote, after comparing the hash of every byte with the sidecar's.
+    """Open what `write_tokens` wrote, after comparing the hash of every file with the recorded one.
 
     Raises:
-      Failed: If anything is missing or was changed.
+      Failed: If anything is missing or has changed.
     """
     tokens = {}
     try:
@@ -243,7 +243,7 @@ def open_tokens(folder: Path) -> Splits:
         return Splits(tokens, _joined(expected["sha256"] for expected in splits.values()))
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise Failed(
-            f"the tokens in {folder} are damaged ({error}); delete that folder to have them made "
+            f"the tokens in {folder} are damaged ({error}); delete that folder, and they are made "
             "again"
         ) from error
     except OSError as error:

@@ -11,7 +11,7 @@ from experiments.data import byte_corpus, embedded, load_corpus, sample_batch
 
 
 @pytest.mark.parametrize("length", [0, 1, 9, 10, 1003])
-def test_splits_make_up_the_text_and_the_last_tenth_is_held_out(length):
+def test_the_splits_make_up_the_text_and_a_tenth_is_held_out(length):
     text = bytes(i % 251 for i in range(length))
     corpus = byte_corpus("t", text)
     joined = np.concatenate([corpus.tokens_train, corpus.tokens_heldout])
@@ -30,12 +30,12 @@ def test_embedded_text_leaves_most_of_the_vocabulary_unused():
     assert embedded.read() == embedded.read()
 
 
-def test_unknown_corpus_names_those_there_are():
-    with pytest.raises(ValueError, match="corpus='c5' is unknown; there are embedded"):
+def test_an_unknown_corpus_is_refused_with_the_known_names():
+    with pytest.raises(ValueError, match="corpus='c5' is unknown; give one of embedded"):
         load_corpus("c5")
 
 
-def test_a_batch_is_contiguous_crops_from_everywhere():
+def test_a_batch_has_contiguous_crops_from_everywhere():
     num_tokens, context = 12, 4
     batch = sample_batch(jnp.arange(num_tokens), jax.random.key(0), 500, context)
     assert batch.shape == (500, context + 1)
@@ -52,7 +52,7 @@ def test_a_batch_depends_on_its_key_alone():
     assert len(np.unique(apart[:, :, 0])) > 4
 
 
-def test_a_text_of_exactly_one_crop_suffices_and_a_shorter_one_does_not():
+def test_a_text_must_have_at_least_one_crop():
     assert sample_batch(jnp.arange(5), jax.random.key(0), 2, 4).tolist() == [[0, 1, 2, 3, 4]] * 2
     with pytest.raises(ValueError, match="context=4 needs 5 tokens; got 4"):
         sample_batch(jnp.arange(4), jax.random.key(0), 2, 4)

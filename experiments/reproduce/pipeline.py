@@ -1,4 +1,4 @@
-"""The steps of the commands: run a figure, draw it, find what is on disk."""
+"""The steps of the commands: run a figure, draw it, and find what is on disk."""
 
 import contextlib
 import inspect
@@ -48,22 +48,22 @@ DECIDING = (
     "experiments/data/**/*.py",
     "experiments/training/**/*.py",
 )
-"""What decides the numbers of all figures."""
+"""Code that decides the numbers of all figures."""
 TELLING = {"__init__.py", "plot.py", "claims.py"}
-"""What only names, draws and judges, in a figure's folder and in its family's."""
+"""Code that only names, draws and judges, in a figure's folder and in its family's."""
 MISFITS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""What drawing and judging raise for a dataset that is not as they expect."""
+"""Exceptions that drawing and judging raise for an unexpected dataset."""
 COMMITTED = PROJECT / "experiments" / "committed"
 """Datasets that come with the code, `<preset>/<figure>.nc`, for figures that were not run here."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where one figure of one preset lies.
+    """The location of a figure's files for a preset.
 
     Attributes:
       folder: `<results>/<preset>/<figure>`.
-      figure: Whose it is.
+      figure: The figure.
       preset: The preset's name.
     """
 
@@ -83,18 +83,18 @@ class Place:
 
     @property
     def shown(self) -> Path:
-        """The dataset that is drawn and judged: this place's own, or else the committed one."""
+        """The dataset that is drawn and judged: this place's own or else the committed one."""
         own_or_none = self.dataset.exists() or not self.committed.exists()
         return self.dataset if own_or_none else self.committed
 
     @property
     def base_command(self) -> str:
-        """The command that makes the preset's own dataset."""
+        """The command that makes the preset's dataset."""
         return f"python -m experiments run {self.figure.name} --preset {self.preset}"
 
 
 def place(results: Path, figure: Figure, preset: str) -> Place:
-    """Where `figure` of `preset` lies below `results`."""
+    """Return the place of `figure` with `preset` below `results`."""
     return Place(results / preset / figure.name, figure, preset)
 
 
@@ -105,18 +105,18 @@ def run_figure(
     *,
     force: bool = False,
 ) -> tuple[xr.Dataset, bool]:
-    """Computes a figure's dataset and draws it, or takes the finished one of the same key.
+    """Compute a figure's dataset and draw it, or reuse the finished one with the same key.
 
     The key is a digest of the configuration, the data, the versions, JAX's precision, the platform
     and the code that decides the numbers, `code_of`.
 
-    Of several processes the first one alone uses the folder; all get the dataset.
+    If there are several processes, only the first one uses the folder; all get the dataset.
 
     Args:
-      where: The figure and where its files lie.
-      config: What to compute.
-      devices: Of all processes; members are spread over them.
-      force: Compute even if everything is there; drops finished chunks.
+      where: The figure and where its files are.
+      config: The configuration.
+      devices: Devices of all processes, over which members are spread.
+      force: Compute even if everything is there, and drop finished chunks.
 
     Returns:
       The dataset, and whether it was reused.
@@ -138,7 +138,7 @@ def run_figure(
 
 @contextlib.contextmanager
 def owned(where: Place) -> Iterator[None]:
-    """Keeps other processes out of a figure's folder, and leaves none that stayed empty.
+    """Keep other processes out of a figure's folder, and remove it if it stays empty.
 
     Raises:
       Failed: If another process is using it, or it cannot be written to.
@@ -150,7 +150,7 @@ def owned(where: Place) -> Iterator[None]:
             remove_left(where.folder)
             yield
     finally:
-        with contextlib.suppress(OSError):  # something is in it
+        with contextlib.suppress(OSError):  # it is not empty
             for folder in made:
                 folder.rmdir()
 
@@ -186,7 +186,7 @@ def _run_figure(
         if finished is not None and not is_listed(where.dataset):
             write_manifest(where.folder.parent)
         if force or finished is not None:
-            store.clear()  # of a process that was killed before it did
+            store.clear()  # left by a process that was killed before it did so
         return finished
 
     if (finished := from_first(reuse)) is not None:
@@ -251,16 +251,16 @@ def _check_same(figure: str, parts: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def read(where: Place) -> Iterator[xr.Dataset]:
-    """The dataset that is shown, to draw and to judge in the block.
+    """Read the dataset that is shown, to draw and judge it in the block.
 
     Raises:
       FileNotFoundError: If there is none.
-      DamagedFile: If it is damaged, of another figure, or not what the block wants of it.
+      DamagedFile: If it is damaged, belongs to another figure, or lacks what the block needs.
     """
     path = where.shown
     dataset = read_dataset(path)
     if (its := dataset.attrs.get("figure")) != where.figure.name:
-        raise DamagedFile(f"{path} is of the figure {its}, not {where.figure.name}")
+        raise DamagedFile(f"{path} belongs to the figure {its}, not {where.figure.name}")
     try:
         yield dataset
     except MISFITS as error:
@@ -271,7 +271,7 @@ def read(where: Place) -> Iterator[xr.Dataset]:
 
 
 def redraw(where: Place) -> list[Path]:
-    """Draws the dataset that is shown once more and returns the pictures' paths.
+    """Draw the dataset that is shown again and return the images' paths.
 
     Raises:
       FileNotFoundError, DamagedFile: As `read`.
@@ -282,7 +282,7 @@ def redraw(where: Place) -> list[Path]:
 
 
 def draw(where: Place, dataset: xr.Dataset) -> list[Path]:
-    """Draws a dataset as PNG and SVG next to it and returns their paths."""
+    """Draw a dataset as PNG and SVG next to it and return their paths."""
     name = where.figure.name
     with plotting.style():
         canvases = where.figure.plot(dataset)
@@ -299,7 +299,7 @@ def draw(where: Place, dataset: xr.Dataset) -> list[Path]:
 
 
 def _finished(where: Place, key: str, parts: Mapping[str, str]) -> xr.Dataset | None:
-    """The place's own dataset, drawn, if it is whole and of that key; else says what is another."""
+    """Return the place's own dataset, drawn, if it has the key; else say what differs."""
     path = where.dataset
     if not path.exists():
         return None
@@ -314,26 +314,26 @@ def _finished(where: Place, key: str, parts: Mapping[str, str]) -> xr.Dataset | 
         say(f"{error}; computing it again")
         return None
     others = [name for name, value in parts.items() if its.get(name) != value]
-    say(f"{path} is of other {', '.join(others) or 'code'}; it will be replaced")
+    say(f"{path} has different {', '.join(others) or 'code'}; it will be replaced")
     return None
 
 
 def folder_of(figure: Figure) -> Path:
-    """The folder of the file that computes a figure."""
+    """Return the folder of the file that computes a figure."""
     return Path(inspect.getfile(figure.compute)).parent
 
 
 def rules_of(figure: Figure) -> dict[str, str]:
-    """What a dataset says of its rules: their last commit, its family's shared ones included."""
+    """Return what a dataset records about its rules: their last commit, with shared ones."""
     commit = last_change(folder_of(figure), "claims.py", "../claims.py")
     return {"claims_commit": commit, "rules": rules_digest(figure.claims)}
 
 
 def code_of(folder: Path, project: Path = PROJECT) -> list[Path]:
-    """The files that decide a figure's numbers: what all share, its family's, and its own.
+    """Return the files that decide a figure's numbers: shared by all, its family's and its own.
 
     Args:
-      folder: The figure's.
+      folder: The figure's folder.
       project: The checkout.
     """
     shared = [path for pattern in DECIDING for path in sorted(project.glob(pattern))]
@@ -342,5 +342,5 @@ def code_of(folder: Path, project: Path = PROJECT) -> list[Path]:
 
 
 def code_digest(folder: Path, project: Path = PROJECT) -> str:
-    """Of the contents of `code_of`."""
+    """Hash the contents of `code_of`."""
     return digest(*map(file_sha256, code_of(folder, project)))

@@ -1,7 +1,7 @@
-"""Committed datasets under the key of the code as it is, where its numbers are those of before.
+"""Committed datasets under the key of the current code, if its numbers are the previous code's.
 
-That they are is shown: the smoke dataset of the code as it is must be, to the bit, the one that the
-code before left in another results folder.
+The equality is checked: the smoke dataset of the current code must be equal, to the bit, to the one
+that the previous code left in another results folder.
 """
 
 import json
@@ -35,26 +35,27 @@ CIRCUMSTANCES = (
 def reissue(
     places: Iterable[Place], results: Path, before: Path, devices: Sequence[jax.Device]
 ) -> Iterator[Path]:
-    """Gives committed datasets the key and the rules of the code as it is, and yields their paths.
+    """Give committed datasets the current code's key and rules, and yield their paths.
 
-    Their arrays stay as they are, and so does the commit of their run; labels are those of now. The
-    attribute `reissued` has the commit whose numbers were compared with those of before, and that
-    one.
+    Their arrays do not change, nor does the commit of their run; labels become the current ones.
+    The attribute `reissued` has the commit whose numbers were compared with the previous ones, and
+    the previous commit.
 
     Args:
-      places: Figures, each with the preset whose committed dataset is meant.
-      results: The results folder where smoke datasets of the code as it is are, or are computed.
-      before: The results folder that the code before has written.
+      places: Figures, each with the preset of the committed dataset.
+      results: The results folder that has, or gets, smoke datasets of the current code.
+      before: The results folder that the previous code has written.
       devices: Members are spread over them.
 
     Raises:
-      FileNotFoundError: If a figure has no committed dataset, or none of before.
+      FileNotFoundError: If a figure has no committed dataset, or no previous smoke dataset.
       DamagedFile: If one of them is damaged.
-      Failed: If files differ from their commit; and in the end, if datasets differ: those stay.
+      Failed: If files differ from their commit; and, in the end, if datasets differ, which then
+      stay unchanged.
     """
     commit = git_commit()
     if commit.endswith("+dirty"):
-        raise Failed(f"{commit}: commit what has changed first, keys are of the code as it is")
+        raise Failed(f"{commit}: commit what has changed first; keys are of the committed code")
     refused = []
     for where in places:
         figure = where.figure
@@ -63,7 +64,7 @@ def reissue(
         committed = read_dataset(where.committed)
         found = differences(old, new)
         if committed.attrs["config"] != to_json(figure.presets[where.preset]):
-            found += [f"{where.committed} is of another configuration"]
+            found += [f"{where.committed} has another configuration"]
         if found:
             refused += [f"{figure.name}: {'; '.join(found)}"]
             continue
@@ -78,11 +79,11 @@ def reissue(
         write_dataset(where.committed, committed)
         yield where.committed
     if refused:
-        raise Failed("not the numbers of before, to be computed again:\n" + "\n".join(refused))
+        raise Failed("numbers have changed, compute these again:\n" + "\n".join(refused))
 
 
 def differences(old: xr.Dataset, new: xr.Dataset) -> list[str]:
-    """What differs between two datasets besides circumstances; equal numbers have equal bits.
+    """List what differs between two datasets besides circumstances; numbers must have equal bits.
 
     >>> old = xr.Dataset({"x": ("n", [1.0, 2.0])}, attrs={"date": "now"})
     >>> differences(old, old.assign_attrs(date="then"))
@@ -105,7 +106,7 @@ def differences(old: xr.Dataset, new: xr.Dataset) -> list[str]:
 
 
 def _difference(old: xr.Variable, new: xr.Variable) -> str:
-    """How two variables differ, or "": the sign of 0 or of NaN counts, words do not."""
+    """Say how two variables differ, or "": the sign of 0 or of NaN counts, words do not."""
     if (old.dims, old.shape, old.dtype) != (new.dims, new.shape, new.dtype):
         return "another shape or type"
     if old.dtype.kind not in "biuf":

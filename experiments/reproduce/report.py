@@ -42,14 +42,14 @@ ORIGINS = {
 }
 SCALES = {
     "smoke": ": too small to decide anything; it shows that everything runs",
-    "laptop": ", small networks (transformers of one or two layers of width 64, a feed-forward "
-    "one, narrow CNNs) for some hundred steps, minutes on two cores: larger ones may differ, and "
-    "every figure states its size",
-    "paper": ", the paper's own sizes where it has the experiment, text from the embedded corpus",
+    "laptop": ": small networks (transformers of one or two layers of width 64, a feed-forward "
+    "network, narrow CNNs) for a few hundred steps, minutes on two cores. Larger networks may "
+    "differ; every figure states its size",
+    "paper": ": the paper's own sizes where it has the experiment, text from the embedded corpus",
 }
-"""What the page opens with, by preset."""
+"""The page's opening sentence, by preset."""
 STATED = ("rules", "claims_commit", "git_commit", "command", "date", "wall_seconds", "device")
-"""Attributes of a dataset that the page cannot do without."""
+"""Attributes of a dataset that the page needs."""
 WITH_THE_CODE = "committed with the code, not run here"
 CORRECTED = "hold with a correction"
 GROUPS = {
@@ -59,8 +59,8 @@ GROUPS = {
     "are not decided at this scale": INCONCLUSIVE,
     "are not run": INCONCLUSIVE,
 }
-"""Groups of claims on the first screen, in this order, and whose verdict's colour they have. With
-a correction holds what is not supported where the claim that corrects it is."""
+"""Groups of claims on the first screen, in this order, and the verdict that gives them their color.
+A claim that is not supported holds with a correction if the claim that corrects it is supported."""
 ONE = {
     "hold": "holds",
     CORRECTED: "with a correction",
@@ -68,24 +68,24 @@ ONE = {
     "are not decided at this scale": "not decided",
     "are not run": "not run",
 }
-"""What is said of one of a group."""
+"""The label of a claim in each group."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """What the page says about one figure.
+    """The page's section about a figure.
 
     Attributes:
-      place: The figure and where it lies.
-      problem: Why there is no dataset, or "".
+      place: The figure and where its files are.
+      problem: The reason why there is no dataset, or "".
       origin: One of `ORIGINS`, or `WITH_THE_CODE`.
       attrs: The dataset's attributes.
-      overrides: Fields that differ from the preset as it is now.
-      caption: With the configuration's values filled in.
-      numbers: Label, value with its interval, units of every scalar in the dataset and of every
-        variable over `end` alone.
+      overrides: Fields that differ from the current preset.
+      caption: The caption with the configuration's values filled in.
+      numbers: Label, value with its interval, and units of every scalar in the dataset and of
+        every variable over only `end`.
       images: PNGs as data URIs.
-      judgements: Its claims.
+      judgements: The judgements of its claims.
     """
 
     place: Place
@@ -105,7 +105,7 @@ class Section:
 
     @property
     def command(self) -> str:
-        """What makes this figure."""
+        """The command that makes this figure."""
         return self.attrs["command"] if self.attrs else self.place.base_command
 
 
@@ -116,14 +116,14 @@ def write_report(
     *,
     reused: Mapping[str, bool] = {},
 ) -> Path:
-    """Writes `<results>/report.html`, or `report-<preset>.html` for another preset than laptop.
+    """Write `<results>/report.html`, or `report-<preset>.html` for presets other than laptop.
 
     Args:
       results: The results folder.
-      figures: All figures; of one without a dataset the committed one is shown, if there is one,
-        else it is listed with the command that makes it.
-      preset: Whose datasets are read.
-      reused: For figures of this run, whether their datasets were finished before it.
+      figures: All figures; for one without a dataset the committed one is shown, if there is one,
+        and else the command that makes it.
+      preset: The preset whose datasets are read.
+      reused: For the figures of this run, whether their datasets were finished before it.
 
     Returns:
       The page's path; the page needs no other file.
@@ -135,12 +135,12 @@ def write_report(
     page = results / ("report.html" if preset == DEFAULT else f"report-{preset}.html")
     with atomic(page) as temporary:
         html = render(sections, preset)
-        temporary.write_text(html, encoding="utf-8", errors="backslashreplace")  # of odd paths
+        temporary.write_text(html, encoding="utf-8", errors="backslashreplace")  # odd paths
     return page
 
 
 def render(sections: Collection[Section], preset: str) -> str:
-    """The page as HTML, every value escaped."""
+    """Return the page as HTML, with every value escaped."""
     judgements = [judgement for section in sections for judgement in section.judgements]
     groups = _groups(judgements)
     origins = collections.defaultdict(list)
@@ -172,14 +172,14 @@ def render(sections: Collection[Section], preset: str) -> str:
 
 
 def _questions(figures: Collection[Figure]) -> dict[str, list[Figure]]:
-    """The figures that answer each question, `QUESTIONS` first."""
+    """Return the figures that answer each question, `QUESTIONS` first."""
     asked = dict.fromkeys([*QUESTIONS, *(figure.question for figure in figures)])
     behind = {question: [f for f in figures if f.question == question] for question in asked}
     return {question: found for question, found in behind.items() if question and found}
 
 
 def _groups(judgements: Sequence[Judgement]) -> list[tuple[str, str, list[Judgement]]]:
-    """What the first screen answers: a title, a CSS class and the judgements of each group."""
+    """Return a title, a CSS class and the judgements of each group on the first screen."""
     groups: dict[str, list[Judgement]] = {title: [] for title in GROUPS}
     supported = {found.claim.id for found in judgements if found.verdict == SUPPORTED}
     for judgement in judgements:
@@ -200,7 +200,7 @@ def _group(judgement: Judgement, supported: Container[str]) -> str:
 
 
 def words(claim: str) -> str:
-    """A claim's id to be read; exponents keep their sign.
+    """Return a claim's id in readable form; exponents keep their sign.
 
     >>> words("flow-tracks-adam-at-1e-4")
     'flow tracks adam at 1e-4'
@@ -209,7 +209,7 @@ def words(claim: str) -> str:
 
 
 def number(value: float) -> str:
-    """Four significant digits, or a dash where there is no number.
+    """Return four significant digits, or a dash if there is no number.
 
     >>> number(2 / 3), number(math.nan)
     ('0.6667', '—')
@@ -218,7 +218,7 @@ def number(value: float) -> str:
 
 
 def interval(estimate: Estimate) -> str:
-    """`[low, high]`, or "exact" where nothing was sampled, or that there was nothing.
+    """Return `[low, high]`, "exact" if nothing was sampled, or "no observations".
 
     >>> interval(Estimate(2.0, 1.5, 2.5, 5)), interval(Estimate(1.0, 1.0, 1.0, 9))
     ('[1.5, 2.5]', 'exact')
@@ -233,7 +233,7 @@ def interval(estimate: Estimate) -> str:
 
 
 def acceptable(accept: tuple[float, float]) -> str:
-    """A claim's rule in words.
+    """Return a claim's rule in words.
 
     >>> acceptable((1.0, 1.0)), acceptable((-math.inf, 3.5)), acceptable((0.9, 1.1))
     ('1', 'at most 3.5', '0.9 to 1.1')
@@ -249,7 +249,7 @@ def acceptable(accept: tuple[float, float]) -> str:
 
 
 def _section(where: Place, origin: str) -> Section:
-    """A figure's section, of one dataset: a run may replace it meanwhile."""
+    """Return a figure's section from a single dataset, which a run may replace in the meantime."""
     section, seen = None, None
     while section is None or seen != _version(where):
         seen = _version(where)
@@ -258,7 +258,7 @@ def _section(where: Place, origin: str) -> Section:
 
 
 def _version(where: Place) -> tuple[Path, int, int] | None:
-    """Which file is shown; another one has another inode or time."""
+    """Identify the file that is shown; a new file has another inode or time."""
     try:
         stat = where.shown.stat()
     except FileNotFoundError:
@@ -298,7 +298,7 @@ def _draw(where: Place, dataset: xr.Dataset) -> None:
         with owned(where):
             draw(where, dataset)
     except Failed as error:
-        say(f"{error}; the report has the pictures that are there")
+        say(f"{error}; the report has the existing images")
 
 
 def _is_drawn(where: Place) -> bool:
@@ -308,7 +308,7 @@ def _is_drawn(where: Place) -> bool:
 
 
 def _numbers(dataset: xr.Dataset) -> tuple[tuple[str, str, str], ...]:
-    """Scalars, and values with an interval."""
+    """Return scalars, and values with an interval."""
     stated = [array for array in dataset.data_vars.values() if array.dims in ((), ("end",))]
     return tuple(
         (array.attrs["long_name"], _stated(array.values), array.attrs.get("units", ""))
@@ -317,7 +317,7 @@ def _numbers(dataset: xr.Dataset) -> tuple[tuple[str, str, str], ...]:
 
 
 def _stated(values: np.ndarray) -> str:
-    """A number, with its interval where it has one.
+    """Return a number, with its interval if it has one.
 
     >>> _stated(np.array(2.0)), _stated(np.array([2.0, 1.5, 2.5]))
     ('2', '2 [1.5, 2.5]')

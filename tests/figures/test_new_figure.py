@@ -176,6 +176,6 @@ def test_only_parts_that_compute_recompute(checkout, printed):
     assert "rules of this figure's claims, or their words, have changed" in html
     (folder / "doubling.py").write_text(FILES["doubling.py"].replace("2 *", "3 *"))
     (recomputed,) = commands(checkout, RUN)
-    assert "is of other code" in recomputed
+    assert "has different code" in recomputed
     for name, text in FILES.items():
         (folder / name).write_text(text)

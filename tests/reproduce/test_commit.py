@@ -1,4 +1,4 @@
-"""The results that come with the code: whole, of the present presets, and judged."""
+"""The results that come with the code: complete, from the current presets, and judged."""
 
 import dataclasses
 
@@ -22,7 +22,7 @@ PLANE = FIGURES["stability_plane"]
 PATHS = sorted(COMMITTED.glob("*/*.nc"))
 
 
-def test_every_figure_has_its_laptop_results_and_nothing_else_does():
+def test_exactly_the_figures_have_laptop_results():
     assert [(path.parent.name, path.stem) for path in PATHS] == [
         ("laptop", name) for name in sorted(FIGURES)
     ]
@@ -30,7 +30,7 @@ def test_every_figure_has_its_laptop_results_and_nothing_else_does():
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
-def test_a_committed_result_is_of_the_present_preset_and_judged(path):
+def test_committed_results_have_the_current_preset_and_verdicts(path):
     figure, data = FIGURES[path.stem], read_dataset(path)
     assert data.attrs["config"] == to_json(figure.presets["laptop"])
     assert data.attrs["preset"] == "laptop"
@@ -46,7 +46,7 @@ def where(tmp_path, monkeypatch):
     return place(tmp_path, PLANE, "smoke")
 
 
-def test_what_is_committed_is_nearly_what_was_computed(where):
+def test_committed_arrays_are_nearly_those_computed(where):
     whole, _ = run_figure(where, PLANE.presets["smoke"], jax.devices()[:1])
     committed = read_dataset(commit(where))
     assert committed.sizes == whole.sizes
@@ -57,7 +57,7 @@ def test_what_is_committed_is_nearly_what_was_computed(where):
             assert (committed[name] == array).all() or array.nbytes > LARGE
 
 
-def test_what_is_not_finite_stays_as_it_is():
+def test_values_that_are_not_finite_do_not_change():
     values = np.tile([np.nan, np.inf, -np.inf, 0.0, -1.0], 2000)
     np.testing.assert_array_equal(rounded(xr.Dataset({"x": ("n", values)})).x, values)
 

@@ -1,4 +1,4 @@
-"""A figure on several processes: the bits of one process, and one alone writes."""
+"""A figure on several processes: the bits of one process, and only one writes."""
 
 import signal
 
@@ -16,7 +16,7 @@ from tests.several import start
 TOY = ("-m", "tests.reproduce.toy_figure")
 
 
-def test_a_terminated_figure_goes_on_in_two_processes_to_the_bits_of_one(tmp_path):
+def test_two_processes_continue_a_figure_to_the_bits_of_one(tmp_path):
     one, two, unused = (place(tmp_path / name, FIGURE, "smoke") for name in ("1", "2", "unused"))
     options = ("--preset", "smoke", "--devices", "2", "--results")
     folders = [(*options, str(tmp_path / name)) for name in ("2", "unused")]
@@ -38,7 +38,7 @@ def test_a_terminated_figure_goes_on_in_two_processes_to_the_bits_of_one(tmp_pat
     }
 
 
-def test_processes_that_would_compute_different_things_are_refused(monkeypatch):
+def test_processes_that_differ_in_their_figure_are_refused(monkeypatch):
     first = {"figure": "toy", "code": "a", "versions": "b"}
     monkeypatch.setattr(pipeline, "from_first", lambda act: first)
     pipeline._check_same("toy", {"code": "a", "versions": "b"})

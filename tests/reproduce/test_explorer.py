@@ -49,7 +49,7 @@ def page(tmp_path_factory):
 
 
 def shown(page, folder, hash=""):
-    """The page after its script, and what the browser's console says."""
+    """Return the page after its script has run, and the browser's console."""
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--v=0"]
     done = subprocess.run(
         [BROWSER, *flags, f"--user-data-dir={folder}", "--dump-dom", f"{page.as_uri()}{hash}"],

@@ -18,7 +18,7 @@ FAMILIES = {name: folder.parent.name for name, folder in FOLDERS.items()}
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    """A copy of the code, to be edited."""
+    """A copy of the code for editing."""
     copy = tmp_path_factory.mktemp("checkout")
     for package in ("kadam_jax", "models", "experiments"):
         ignored = shutil.ignore_patterns("__pycache__", "*.nc")
@@ -51,7 +51,7 @@ def checkout(tmp_path_factory):
         ("models/nanogpt.py", FAMILIES),
     ],
 )
-def test_an_edit_recomputes_what_it_decides(checkout, file, recomputed):
+def test_an_edit_recomputes_only_what_it_affects(checkout, file, recomputed):
     path = checkout / file
     before, whole = digests(checkout), path.read_bytes()
     path.write_bytes(whole + b"# edited\n")
@@ -69,8 +69,8 @@ def digests(checkout):
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_the_key_has_all_that_a_figures_numbers_come_from(name):
-    """Whatever `run.py` imports of ours, directly or not; of core only what decides numbers."""
+def test_the_key_has_all_code_behind_a_figures_numbers(name):
+    """It has every module of ours that `run.py` imports; of core, what decides numbers."""
     needed, found = [f"experiments.figures.{FAMILIES[name]}.{name}.run"], set()
     while needed:
         module = needed.pop()
@@ -84,7 +84,7 @@ def test_the_key_has_all_that_a_figures_numbers_come_from(name):
 
 def test_rules_have_the_last_commit_of_their_own_file(tmp_path):
     def commit(file):
-        """Appends a line to a file; the commit's hash."""
+        """Append a line to a file and return the commit's hash."""
         (tmp_path / file).parent.mkdir(exist_ok=True)
         with (tmp_path / file).open("a") as opened:
             opened.write("def compute(): ...\n")
@@ -106,7 +106,7 @@ def test_rules_have_the_last_commit_of_their_own_file(tmp_path):
     assert [claims_commit("one"), claims_commit("two")] == [one, two]
     one = commit("one/claims.py")
     assert [claims_commit("one"), claims_commit("two")] == [one, two]
-    shared = commit("claims.py")  # rules that the family shares
+    shared = commit("claims.py")  # rules shared by the family
     assert [claims_commit("one"), claims_commit("two")] == [shared, shared]
     (tmp_path / "two/claims.py").write_text("edited")
     assert [claims_commit("one"), claims_commit("two")] == [shared, shared + "+dirty"]

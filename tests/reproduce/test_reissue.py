@@ -1,4 +1,4 @@
-"""reproduce/reissue.py: committed datasets keep their arrays only where numbers are the same."""
+"""reproduce/reissue.py: committed datasets keep their arrays only if numbers are the same."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ BEFORE = "b" * 40
 
 @pytest.fixture
 def committed(tmp_path, monkeypatch):
-    """The committed smoke dataset of the code before, in whose results folder the same lies."""
+    """The committed smoke dataset of the previous code, which is also in its results folder."""
     monkeypatch.setattr(pipeline, "COMMITTED", tmp_path / "committed")
     monkeypatch.setattr(reissue, "git_commit", lambda: "a" * 40)
     monkeypatch.setattr(pipeline, "code_digest", lambda folder: "before")
@@ -58,7 +58,7 @@ def test_equal_numbers_keep_their_arrays_under_the_new_key(committed):
 
 
 @pytest.mark.parametrize("name", ["C", "exact_growth_rate", "level_b1"])
-def test_one_other_bit_is_refused_and_nothing_is_written(committed, name):
+def test_a_single_different_bit_is_refused(committed, name):
     dataset, content = read_dataset(committed.dataset), committed.committed.read_bytes()
     values = dataset[name].values
     values.flat[0] = np.nextafter(values.flat[0], np.inf, dtype=values.dtype)
@@ -71,11 +71,11 @@ def test_one_other_bit_is_refused_and_nothing_is_written(committed, name):
 def test_another_preset_is_refused(committed):
     presets = {**PLANE.presets, "laptop": PLANE.presets["smoke"]}
     smoke = dataclasses.replace(PLANE.presets["smoke"], num_grid=41)
-    with pytest.raises(Failed, match=r"attribute config.*is of another configuration"):
+    with pytest.raises(Failed, match=r"attribute config.*has another configuration"):
         reissued(committed, dataclasses.replace(PLANE, presets={**presets, "smoke": smoke}))
 
 
-def test_code_that_is_not_committed_has_no_key_to_give(committed, monkeypatch):
+def test_uncommitted_code_has_no_key_to_give(committed, monkeypatch):
     monkeypatch.setattr(reissue, "git_commit", lambda: "a" * 40 + "+dirty")
     with pytest.raises(Failed, match="commit what has changed first"):
         reissued(committed)

@@ -55,7 +55,7 @@ def test_an_interval_supports_refutes_or_does_neither(value, below, above, lowes
 @pytest.mark.parametrize(
     "estimate", [exact(math.nan, 5), exact(1.0, 0), Estimate(1, 1, math.nan, 5)]
 )
-def test_nothing_follows_from_nothing(estimate):
+def test_no_observations_decide_nothing(estimate):
     assert verdict(estimate, (-math.inf, math.inf)) == INCONCLUSIVE
 
 
@@ -78,19 +78,19 @@ def data(config):
     return xr.Dataset({"x": 1.0}, attrs={"config": json.dumps(config)})
 
 
-def test_below_the_minimum_nothing_is_more_than_inconclusive():
+def test_below_the_minimum_every_verdict_is_inconclusive():
     claim = Claim("c", "f", "§1", "x is 1", "x", lambda d: exact(float(d.x), 5), (1, 1), "one")
     enough = judge(claim, data({"model": {"width": 64}}), {"model.width": 64})
     small = judge(claim, data({"model": {"width": 8}}), {"model.width": 64})
     assert (enough.verdict, enough.remark) == (SUPPORTED, "")
     assert (small.verdict, small.remark) == (INCONCLUSIVE, "at this scale: model.width=8 < 64")
     assert small.estimate == enough.estimate
-    alone = dataclasses.replace(claim, minimum={"model.width": 128})  # beyond the figure's
+    alone = dataclasses.replace(claim, minimum={"model.width": 128})  # in addition to the figure's
     remark = judge(alone, data({"model": {"width": 64}}), {"model.width": 64}).remark
     assert remark == "at this scale: model.width=64 < 128"
 
 
-def test_claims_are_unique_complete_and_about_figures_that_exist():
+def test_claims_are_unique_complete_and_about_real_figures():
     assert len({claim.id for claim in CLAIMS}) == len(CLAIMS)
     for claim in CLAIMS:
         assert claim.figure in FIGURES
@@ -103,7 +103,7 @@ def test_claims_are_unique_complete_and_about_figures_that_exist():
     assert all(claim.correction for claim in CLAIMS if claim.corrected_by)
 
 
-def test_what_is_not_supported_holds_with_a_correction_only_where_that_is_judged_to_hold(plane):
+def test_a_correction_holds_only_if_its_claim_is_supported(plane):
     results, dataset = plane
     first, second = stability_plane.CLAIMS[:2]
     wrong = dataclasses.replace(first, correction="more", corrected_by=second.id)
@@ -118,7 +118,7 @@ def test_what_is_not_supported_holds_with_a_correction_only_where_that_is_judged
         section = Section(where, attrs=dataset.attrs, judgements=judgements, origin="x")
         html = render([section], "smoke")
         counts = [int(number) for number in re.findall(r"<h2>(\d+) [a-z]", html)]
-        # Above, beside the question that they are about.
+        # At the top, next to their question.
         assert sum(int(number) for number in re.findall(r"(\d+) [a-z ]+; ", html)) == sum(counts)
         return counts
 
@@ -156,7 +156,7 @@ def plane(tmp_path_factory):
     return results, dataset
 
 
-def test_the_page_holds_everything_and_needs_no_other_file(plane):
+def test_the_page_is_complete_and_needs_no_other_file(plane):
     results, dataset = plane
     page = write_report(results, FIGURES, "smoke", reused={"stability_plane": False})
     html = page.read_text()
@@ -199,7 +199,7 @@ def test_at_the_laptop_minimum_the_planes_claims_are_decided(plane):
 
 
 def test_a_wrong_plane_is_not_supported(plane):
-    """Claims read the data: C with its sign turned fails all that it should."""
+    """Claims read the data: C with the wrong sign fails all claims that it should."""
     _, small = plane
     config = json.dumps(dataclasses.asdict(PLANE.presets["laptop"]))
     turned = small.assign(C=-small.C, normal_C=-small.normal_C).assign_attrs(config=config)
@@ -217,7 +217,7 @@ def test_values_are_escaped(plane):
     assert "&lt;b&gt;" in html
 
 
-def test_the_page_names_the_commit_of_the_rules_and_says_when_they_have_changed(plane):
+def test_the_page_names_the_commit_of_the_rules(plane):
     results, dataset = plane
     html = write_report(results, FIGURES, "smoke").read_text()
     assert dataset.attrs["claims_commit"][:12] in html
@@ -228,7 +228,7 @@ def test_the_page_names_the_commit_of_the_rules_and_says_when_they_have_changed(
     assert changed in write_report(results, others, "smoke").read_text()
 
 
-def test_what_is_committed_is_shown_where_nothing_was_run(plane, tmp_path, monkeypatch):
+def test_committed_datasets_are_shown_if_nothing_was_run(plane, tmp_path, monkeypatch):
     results, _ = plane
     monkeypatch.setattr(pipeline, "COMMITTED", tmp_path / "committed")
     own, elsewhere = (place(folder, PLANE, "smoke") for folder in (results, tmp_path / "new"))
@@ -249,7 +249,7 @@ def test_what_is_committed_is_shown_where_nothing_was_run(plane, tmp_path, monke
     )
 
 
-def test_a_dataset_that_was_copied_here_is_drawn_for_the_page(plane, tmp_path):
+def test_a_copied_dataset_is_drawn_for_the_page(plane, tmp_path):
     own, copied = (place(folder, PLANE, "smoke") for folder in (plane[0], tmp_path))
     copied.folder.mkdir(parents=True)
     image = "stability_plane.png"
@@ -263,7 +263,7 @@ def test_a_dataset_that_was_copied_here_is_drawn_for_the_page(plane, tmp_path):
     assert (copied.folder / image).stat().st_mtime_ns == drawn
 
 
-def test_a_results_folder_lists_what_lies_in_it(plane):
+def test_a_results_folder_lists_its_content(plane):
     results, dataset = plane
     entry = json.loads((results / "smoke" / "manifest.json").read_text())["stability_plane"]
     assert entry["key"] == dataset.attrs["key"]
@@ -287,7 +287,7 @@ def test_damaged_datasets_are_listed_as_such(tmp_path):
     assert "is damaged" in entries["figure"]["problem"]
 
 
-def test_a_run_that_ends_while_the_manifest_is_written_is_listed(plane, tmp_path, monkeypatch):
+def test_a_run_that_ends_during_a_manifest_write_is_listed(plane, tmp_path, monkeypatch):
     results, _ = plane
     shutil.copytree(results / "smoke", tmp_path, dirs_exist_ok=True)
     later, real = tmp_path / "later" / "data.nc", manifest.atomic
@@ -304,7 +304,7 @@ def test_a_run_that_ends_while_the_manifest_is_written_is_listed(plane, tmp_path
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"stability_plane": {"key": "edited"}}', None])
-def test_a_manifest_that_is_not_of_what_is_reused_is_written_again(plane, content):
+def test_a_manifest_that_does_not_match_is_written_again(plane, content):
     path = plane[0] / "smoke" / "manifest.json"
     before = path.read_bytes()
     path.unlink()
@@ -319,7 +319,7 @@ def test_a_manifest_that_is_not_of_what_is_reused_is_written_again(plane, conten
     [
         *(({name: None}, f"lacks what is needed (&#39;{name}&#39;)") for name in STATED),
         ({"config": '{"num_grid": 5}'}, "lacks what is needed"),
-        ({"figure": "max_update"}, "is of the figure max_update, not stability_plane"),
+        ({"figure": "max_update"}, "belongs to the figure max_update, not stability_plane"),
     ],
 )
 def test_a_dataset_of_another_version_or_figure_is_named(plane, tmp_path, changes, message):
@@ -329,7 +329,7 @@ def test_a_dataset_of_another_version_or_figure_is_named(plane, tmp_path, change
     assert message in write_report(tmp_path, FIGURES, "smoke").read_text()
 
 
-def test_the_page_says_what_differs_from_the_preset_as_it_is_now(plane, tmp_path):
+def test_the_page_says_what_differs_from_the_current_preset(plane, tmp_path):
     where = place(tmp_path, PLANE, "smoke")
     config = json.dumps(json.loads(plane[1].attrs["config"]) | {"num_grid": 7, "was": [1, 2]})
     write_dataset(where.dataset, plane[1].assign_attrs(config=config, overrides="[]"))
@@ -337,10 +337,10 @@ def test_the_page_says_what_differs_from_the_preset_as_it_is_now(plane, tmp_path
     assert "<b>Differs from the preset:</b> num_grid=7, was=1,2</p>" in html
 
 
-def test_the_page_claims_no_commit_for_what_was_computed_outside_of_git(plane):
+def test_outside_git_the_page_names_no_commit(plane):
     attrs = plane[1].attrs | {"claims_commit": "unknown"}
     html = render([Section(place(plane[0], PLANE, "smoke"), attrs=attrs, origin="x")], "smoke")
-    assert "are of no known commit: computed outside of git." in html
+    assert "is unknown, because it was computed outside git." in html
     assert "before they were computed" not in html
 
 

@@ -50,8 +50,8 @@ def reissue(
     Raises:
       FileNotFoundError: If a figure has no committed dataset, or no previous smoke dataset.
       DamagedFile: If one of them is damaged.
-      Failed: If files differ from their commit; and, in the end, if datasets differ, which then
-      stay unchanged.
+      Failed: If files differ from their commit; and, in the end, if datasets differ, in which case
+        these stay unchanged.
     """
     commit = git_commit()
     if commit.endswith("+dirty"):
@@ -75,7 +75,7 @@ def reissue(
             "reissued": f"{commit}, equal at {SMOKE} size to {old.attrs['git_commit']}",
         }
         for name, variable in committed.variables.items():
-            variable.attrs = dict(new.variables[name].attrs)  # labels, in the words of now
+            variable.attrs = dict(new.variables[name].attrs)  # labels in their current words
         write_dataset(where.committed, committed)
         yield where.committed
     if refused:

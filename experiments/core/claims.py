@@ -54,7 +54,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Judgment:
     """A claim together with what a dataset says about it."""
 
     claim: Claim
@@ -88,7 +88,7 @@ def verdict(estimate: Estimate, accept: tuple[float, float]) -> str:
     return INCONCLUSIVE
 
 
-def judge(claim: Claim, dataset: xr.Dataset, minimum: Mapping[str, float]) -> Judgement:
+def judge(claim: Claim, dataset: xr.Dataset, minimum: Mapping[str, float]) -> Judgment:
     """Apply a claim to its figure's dataset.
 
     Args:
@@ -97,13 +97,13 @@ def judge(claim: Claim, dataset: xr.Dataset, minimum: Mapping[str, float]) -> Ju
       minimum: The figure's `minimum`; below it the verdict is inconclusive.
 
     Returns:
-      The judgement; its remark names the fields that are too small.
+      The judgment; its remark names the fields that are too small.
     """
     estimate = claim.statistic(dataset)
     short = shortfalls(settings(dataset), {**minimum, **claim.minimum})
     if short:
-        return Judgement(claim, estimate, INCONCLUSIVE, "at this scale: " + ", ".join(short))
-    return Judgement(claim, estimate, verdict(estimate, claim.accept), "")
+        return Judgment(claim, estimate, INCONCLUSIVE, "at this scale: " + ", ".join(short))
+    return Judgment(claim, estimate, verdict(estimate, claim.accept), "")
 
 
 def settings(dataset: xr.Dataset) -> Any:

@@ -131,14 +131,14 @@ COORDINATES: Mapping[str, tuple[str, str]] = {
 """long_name and units of coordinates that mean the same in every figure."""
 
 
-def labelled(
+def labeled(
     dataset: xr.Dataset, labels: Mapping[str, tuple[str, str]] = MappingProxyType({})
 ) -> xr.Dataset:
     """Return the dataset with `long_name` and `units` on every variable and coordinate.
 
     Args:
       dataset: Any.
-      labels: long_name and units by name, of those that are not labelled where they are made and
+      labels: long_name and units by name, of those that are not labeled where they are made and
         not in `COORDINATES`.
 
     Raises:

@@ -19,7 +19,7 @@ from experiments.core.claims import (
     INCONCLUSIVE,
     NOT_SUPPORTED,
     SUPPORTED,
-    Judgement,
+    Judgment,
     judge,
     rules_digest,
     settings,
@@ -85,7 +85,7 @@ class Section:
       numbers: Label, value with its interval, and units of every scalar in the dataset and of
         every variable over only `end`.
       images: PNGs as data URIs.
-      judgements: The judgements of its claims.
+      judgments: The judgments of its claims.
     """
 
     place: Place
@@ -96,7 +96,7 @@ class Section:
     caption: str = ""
     numbers: tuple[tuple[str, str, str], ...] = ()
     images: tuple[str, ...] = ()
-    judgements: tuple[Judgement, ...] = ()
+    judgments: tuple[Judgment, ...] = ()
 
     @property
     def new_rules(self) -> bool:
@@ -141,8 +141,8 @@ def write_report(
 
 def render(sections: Collection[Section], preset: str) -> str:
     """Return the page as HTML, with every value escaped."""
-    judgements = [judgement for section in sections for judgement in section.judgements]
-    groups = _groups(judgements)
+    judgments = [judgment for section in sections for judgment in section.judgments]
+    groups = _groups(judgments)
     origins = collections.defaultdict(list)
     for section in sections:
         origins[section.origin or NOT_RUN].append(section)
@@ -178,25 +178,25 @@ def _questions(figures: Collection[Figure]) -> dict[str, list[Figure]]:
     return {question: found for question, found in behind.items() if question and found}
 
 
-def _groups(judgements: Sequence[Judgement]) -> list[tuple[str, str, list[Judgement]]]:
-    """Return a title, a CSS class and the judgements of each group on the first screen."""
-    groups: dict[str, list[Judgement]] = {title: [] for title in GROUPS}
-    supported = {found.claim.id for found in judgements if found.verdict == SUPPORTED}
-    for judgement in judgements:
-        groups[_group(judgement, supported)].append(judgement)
+def _groups(judgments: Sequence[Judgment]) -> list[tuple[str, str, list[Judgment]]]:
+    """Return a title, a CSS class and the judgments of each group on the first screen."""
+    groups: dict[str, list[Judgment]] = {title: [] for title in GROUPS}
+    supported = {found.claim.id for found in judgments if found.verdict == SUPPORTED}
+    for judgment in judgments:
+        groups[_group(judgment, supported)].append(judgment)
     return [(title, GROUPS[title].replace(" ", "-"), group) for title, group in groups.items()]
 
 
-def _group(judgement: Judgement, supported: Container[str]) -> str:
-    if judgement.remark == NOT_RUN:
+def _group(judgment: Judgment, supported: Container[str]) -> str:
+    if judgment.remark == NOT_RUN:
         return "are not run"
-    if judgement.verdict == NOT_SUPPORTED and judgement.claim.corrected_by in supported:
+    if judgment.verdict == NOT_SUPPORTED and judgment.claim.corrected_by in supported:
         return CORRECTED
     return {
         SUPPORTED: "hold",
         NOT_SUPPORTED: "do not hold",
         INCONCLUSIVE: "are not decided at this scale",
-    }[judgement.verdict]
+    }[judgment.verdict]
 
 
 def words(claim: str) -> str:
@@ -282,13 +282,13 @@ def _section_now(where: Place, origin: str) -> Section:
                 ),
                 caption=figure.caption.format_map(vars(settings(dataset))),
                 numbers=_numbers(dataset),
-                judgements=tuple(judge(claim, dataset, figure.minimum) for claim in figure.claims),
+                judgments=tuple(judge(claim, dataset, figure.minimum) for claim in figure.claims),
             )
             if origin == WITH_THE_CODE or not _is_drawn(where):
                 _draw(where, dataset)
     except (FileNotFoundError, DamagedFile) as error:
-        missing = tuple(Judgement(claim, NOTHING, INCONCLUSIVE, NOT_RUN) for claim in figure.claims)
-        return Section(where, problem=str(error), judgements=missing)
+        missing = tuple(Judgment(claim, NOTHING, INCONCLUSIVE, NOT_RUN) for claim in figure.claims)
+        return Section(where, problem=str(error), judgments=missing)
     images = map(_data_uri, sorted(where.folder.glob("*.png")))
     return replace(section, images=tuple(images))
 

@@ -24,7 +24,7 @@ from experiments.core.store import (
     ChunkStore,
     DamagedFile,
     atomic,
-    labelled,
+    labeled,
     named,
     read_dataset,
     versions,
@@ -342,6 +342,6 @@ def test_shortfalls_name_what_is_too_small():
 def test_a_label_by_name_replaces_an_inherited_one():
     data = xr.Dataset({"x": named(("step", [1.0]), "what is measured", "nat")}, {"step": [0]})
     data["y"] = data.x - 1.0
-    found = labelled(data, {"y": ("what is left", "1")})
+    found = labeled(data, {"y": ("what is left", "1")})
     assert (found.x.long_name, found.y.long_name) == ("what is measured", "what is left")
     assert found.step.units == "step"

@@ -21,7 +21,7 @@ from experiments.core.claims import (
     NOT_SUPPORTED,
     SUPPORTED,
     Claim,
-    Judgement,
+    Judgment,
     judge,
     settings,
     verdict,
@@ -110,12 +110,12 @@ def test_a_correction_holds_only_if_its_claim_is_supported(plane):
     estimate = Estimate(1.0, 1.0, 1.0, 5)
 
     def groups(verdict):
-        judgements = (
-            Judgement(wrong, estimate, NOT_SUPPORTED, ""),
-            Judgement(second, estimate, verdict, ""),
+        judgments = (
+            Judgment(wrong, estimate, NOT_SUPPORTED, ""),
+            Judgment(second, estimate, verdict, ""),
         )
         where = place(results, PLANE, "smoke")
-        section = Section(where, attrs=dataset.attrs, judgements=judgements, origin="x")
+        section = Section(where, attrs=dataset.attrs, judgments=judgments, origin="x")
         html = render([section], "smoke")
         counts = [int(number) for number in re.findall(r"<h2>(\d+) [a-z]", html)]
         # At the top, next to their question.
@@ -177,11 +177,9 @@ def test_the_page_is_complete_and_needs_no_other_file(plane):
 def test_a_claim_without_observations_says_so(plane):
     results, dataset = plane
     claim = stability_plane.CLAIMS[0]
-    judgement = Judgement(claim, NOTHING, INCONCLUSIVE, "")
+    judgment = Judgment(claim, NOTHING, INCONCLUSIVE, "")
     where = place(results, PLANE, "smoke")
-    html = render(
-        [Section(where, attrs=dataset.attrs, judgements=(judgement,), origin="x")], "smoke"
-    )
+    html = render([Section(where, attrs=dataset.attrs, judgments=(judgment,), origin="x")], "smoke")
     row = html.partition(f'id="claim-{claim.id}"')[2].partition("</tr>")[0]
     assert '<td data-label="Value">—</td>' in row
     assert '<td data-label="Interval">no observations</td>' in row

@@ -17,7 +17,7 @@ import xarray as xr
 from experiments.core.config import ConfigError, check_ks, check_rising
 from experiments.core.run import Run
 from experiments.core.stats import Estimate, at_end, number, student
-from experiments.core.store import labelled, named
+from experiments.core.store import labeled, named
 from experiments.training.optimizers import Member, make_optimizer, strategy_decays
 from experiments.training.trials import Trial
 from experiments.training.tuning import trainer, tune
@@ -210,7 +210,7 @@ def analyse(
       units: Its units.
 
     Returns:
-      The sweep, what was chosen, the paper's statistic and the fresh seeds' tests, labelled.
+      The sweep, what was chosen, the paper's statistic and the fresh seeds' tests, labeled.
     """
     strategies, ks = zip(*config.arms, strict=True)
     data = swept.drop_vars("test").assign(swept_test=swept.test.mean("example"), test=fresh.test)
@@ -241,7 +241,7 @@ def analyse(
     for arm in data.arm.values[1:].tolist():
         what = f"{measure} of Adam less that of {arm}, fresh seeds"
         numbers[f"gain_{arm}"] = named(data.gain.sel(arm=arm, drop=True), what, units)
-    return labelled(data.assign(numbers), labels)
+    return labeled(data.assign(numbers), labels)
 
 
 LABELS: Mapping[str, tuple[str, str | None]] = {

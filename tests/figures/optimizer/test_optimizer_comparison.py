@@ -220,8 +220,8 @@ def test_an_arm_that_diverged_is_no_best():
 def test_without_all_rivals_the_best_of_them_is_not_known():
     config = dataclasses.replace(LAPTOP, optimizers=("adamw", "muon", "kadam"))
     given = CASES["tuned-kadam-beats-the-best-rival"][0]
-    judgement = judged("tuned-kadam-beats-the-best-rival", **given, config=config)
-    assert judgement.verdict == INCONCLUSIVE
+    judgment = judged("tuned-kadam-beats-the-best-rival", **given, config=config)
+    assert judgment.verdict == INCONCLUSIVE
     given = CASES["tuned-kadam-beats-tuned-adamw"][0]
     assert judged("tuned-kadam-beats-tuned-adamw", **given, config=config).verdict == SUPPORTED
 
@@ -229,8 +229,8 @@ def test_without_all_rivals_the_best_of_them_is_not_known():
 def test_without_all_ks_the_best_of_them_is_not_known():
     config = dataclasses.replace(LAPTOP, ks=(2,), grids=first_few(LAPTOP.grids, 10, 5))
     given = CASES["two-adam-is-the-best-kadam"][0]
-    judgement = judged("two-adam-is-the-best-kadam", **given, config=config)
-    assert judgement.verdict == INCONCLUSIVE
+    judgment = judged("two-adam-is-the-best-kadam", **given, config=config)
+    assert judgment.verdict == INCONCLUSIVE
 
 
 def test_of_several_arms_the_one_with_the_lowest_validation_loss_counts():

@@ -21,7 +21,7 @@ import xarray as xr
 from experiments.core.config import check_least, check_rising, require
 from experiments.core.run import Run
 from experiments.core.stats import means_over_seeds
-from experiments.core.store import labelled, named
+from experiments.core.store import labeled, named
 from experiments.figures.flow.solver_cost.problems import (
     FlowProblem,
     by_diffrax,
@@ -264,4 +264,4 @@ def analyze(config: Config, found: Mapping[str, Mapping[str, np.ndarray]]) -> xr
             for key, (values, label, units) in columns.items()
         }
     )
-    return labelled(data.assign(numbers))
+    return labeled(data.assign(numbers))

@@ -15,7 +15,7 @@ import xarray as xr
 from experiments.core.config import check_least, check_rising, require
 from experiments.core.run import Run
 from experiments.core.stats import medians_over_seeds
-from experiments.core.store import labelled, named
+from experiments.core.store import labeled, named
 from experiments.figures.flow.trajectories.distances import (
     GROUPS,
     flow_distances,
@@ -240,7 +240,7 @@ def analyze(
         },
     )
     numbers = medians_over_seeds(_statistics(data))
-    return labelled(data.assign(numbers))
+    return labeled(data.assign(numbers))
 
 
 def _ratio(distance: np.ndarray, displacement: np.ndarray) -> np.ndarray:

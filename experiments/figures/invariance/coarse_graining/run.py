@@ -19,7 +19,7 @@ import xarray as xr
 from experiments.core.config import check_least, require
 from experiments.core.run import Run
 from experiments.core.stats import means_over_seeds
-from experiments.core.store import labelled, named
+from experiments.core.store import labeled, named
 from experiments.figures.invariance.queries_and_keys import others, stacked
 from experiments.training.config import TrainingConfig
 from experiments.training.tasks import Task, language_task
@@ -219,7 +219,7 @@ def analyze(config: Config, trained: Mapping[str, np.ndarray]) -> xr.Dataset:
         "nat/token",
     )
     numbers = means_over_seeds(_statistics(data))
-    return labelled(data.assign(numbers))
+    return labeled(data.assign(numbers))
 
 
 def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:

@@ -22,7 +22,7 @@ import xarray as xr
 from experiments.core.config import require
 from experiments.core.run import Run
 from experiments.core.stats import means_over_seeds
-from experiments.core.store import labelled, named
+from experiments.core.store import labeled, named
 from experiments.figures.invariance.queries_and_keys import inner, stacked
 from experiments.training.config import TrainingConfig
 from experiments.training.tasks import Task, language_task
@@ -254,7 +254,7 @@ def analyze(
         "|2⟨W_n, u_n⟩| over η‖u_n‖², median over slices",
     )
     numbers = means_over_seeds(_statistics(data))
-    return labelled(data.assign(numbers))
+    return labeled(data.assign(numbers))
 
 
 def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:

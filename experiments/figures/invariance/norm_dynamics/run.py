@@ -14,7 +14,7 @@ import xarray as xr
 from experiments.core.config import require
 from experiments.core.run import Run
 from experiments.core.stats import means_over_seeds
-from experiments.core.store import labelled, named
+from experiments.core.store import labeled, named
 from experiments.figures.invariance.norm_dynamics.norms import TERMS, discrete_norms, flow_norms
 from experiments.training.config import LAPTOP_MODEL, SMOKE_MODEL, TrainingConfig
 from experiments.training.tasks import language_task
@@ -187,7 +187,7 @@ def analyze(
         },
     )
     numbers = means_over_seeds(_statistics(data))
-    return labelled(data.assign(numbers))
+    return labeled(data.assign(numbers))
 
 
 def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:

@@ -20,7 +20,7 @@ from scipy import signal
 from experiments.core.config import check_least, require
 from experiments.core.run import Run
 from experiments.core.stats import best_on_other_seeds, means_over_seeds
-from experiments.core.store import labelled, named
+from experiments.core.store import labeled, named
 from experiments.figures.invariance.queries_and_keys import (
     observed,
     on_queries_and_keys,
@@ -274,7 +274,7 @@ def analyze(
         "nat/token",
     )
     numbers = means_over_seeds(_statistics(data))
-    return labelled(data.assign(numbers))
+    return labeled(data.assign(numbers))
 
 
 def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:

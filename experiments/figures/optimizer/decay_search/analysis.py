@@ -7,7 +7,7 @@ import numpy as np
 import xarray as xr
 
 from experiments.core.stats import number, paired_mean, spearman
-from experiments.core.store import labelled, named
+from experiments.core.store import labeled, named
 from experiments.figures.optimizer.decay_search.box import AXES, COORDINATES, KADAM, OUTER
 from experiments.figures.optimizer.decay_search.stages import SEARCHED
 from experiments.training.optimizers import ADAMW
@@ -83,7 +83,7 @@ def analyse(config: Any, data: xr.Dataset) -> xr.Dataset:
     )
     data = data.assign(_stated_settings(data))
     data.attrs["note"] = _note(data)
-    return labelled(data, LABELS)
+    return labeled(data, LABELS)
 
 
 def _lowest(data: xr.Dataset, arms: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ import xarray as xr
 from experiments.core.config import ConfigError, check_ks, check_least, rises
 from experiments.core.run import Run
 from experiments.core.stats import at_end, mean, number
-from experiments.core.store import labelled, named
+from experiments.core.store import labeled, named
 from experiments.figures.optimizer.noise_robustness.contrasts import (
     Condition,
     gain,
@@ -150,7 +150,7 @@ def analyse(config: Config, validation: np.ndarray, test: np.ndarray) -> xr.Data
       test: Of fresh seeds with what was chosen, (condition, k, seed).
 
     Returns:
-      Losses, what was chosen, and how gains over Adam change with the noise, labelled.
+      Losses, what was chosen, and how gains over Adam change with the noise, labeled.
     """
     dims = ("condition", "k")
     test = np.where(np.isfinite(test), test, np.nan)
@@ -215,7 +215,7 @@ def analyse(config: Config, validation: np.ndarray, test: np.ndarray) -> xr.Data
         numbers[f"gain_{axis}"] = number(gain(data, axis), f"{BETTER}, {most}", "nat/token")
         slope = trend(data, axis, larger(data))
         numbers[f"trend_{axis}"] = number(slope, f"{SLOPE} {unit}", "nat/token")
-    return labelled(data.assign(numbers))
+    return labeled(data.assign(numbers))
 
 
 BETTER = "loss of the better of k = 1, 2 less that of the best k ≥ 3"

@@ -6,7 +6,7 @@ import numpy as np
 import xarray as xr
 
 from experiments.core.stats import holm, mean, number, paired_mean, paired_p_value
-from experiments.core.store import labelled, named
+from experiments.core.store import labeled, named
 from experiments.training.optimizers import ADAMW
 from experiments.training.tuning import lowest
 
@@ -70,7 +70,7 @@ def analyse(data: xr.Dataset) -> xr.Dataset:
         NATS,
     )
     data.attrs["note"] = _note(data)
-    return labelled(data.assign(numbers), LABELS)
+    return labeled(data.assign(numbers), LABELS)
 
 
 def _at_edge(data: xr.Dataset, axis: str) -> np.ndarray:

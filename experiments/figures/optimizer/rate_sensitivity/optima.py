@@ -12,7 +12,7 @@ from experiments.core.stats import (
     means_over_seeds,
     number,
 )
-from experiments.core.store import labelled, named
+from experiments.core.store import labeled, named
 from experiments.figures.optimizer.rate_basins import basin, loss_at, optimum
 from experiments.training.optimizers import ADAMW
 from experiments.training.tuning import lowest
@@ -30,7 +30,7 @@ def analyse(
       response: From `noise_response`, of AdamW and then of each strategy of 2-Adam.
 
     Returns:
-      Losses, optima, basins, ratios to AdamW's rate and what learning rates cost, labelled.
+      Losses, optima, basins, ratios to AdamW's rate and what learning rates cost, labeled.
     """
     finite = {name: np.where(np.isfinite(loss), loss, np.nan) for name, loss in losses.items()}
     data = xr.Dataset(
@@ -56,7 +56,7 @@ def analyse(
     for name, values in response.items():
         data[f"predicted_by_{name}"] = "switch", values[0] / values[1:]
     data = data.assign(_prices(data))
-    return labelled(data.assign(_numbers(data)), LABELS)
+    return labeled(data.assign(_numbers(data)), LABELS)
 
 
 def _of_each_run(data: xr.Dataset, tolerance: float) -> xr.Dataset:

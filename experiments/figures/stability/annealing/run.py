@@ -17,7 +17,7 @@ import xarray as xr
 from experiments.core.config import require, rises
 from experiments.core.run import Run
 from experiments.core.stats import means_over_seeds
-from experiments.core.store import labelled, named
+from experiments.core.store import labeled, named
 from experiments.figures.stability.losses import GeneralizationConfig, losses, losses_member
 from experiments.figures.stability.max_updates import (
     BOUNDS,
@@ -183,7 +183,7 @@ def analyze(
         "nat/token",
     )
     numbers = means_over_seeds(_statistics(data))
-    return labelled(data.assign(numbers))
+    return labeled(data.assign(numbers))
 
 
 def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:

@@ -13,7 +13,7 @@ import xarray as xr
 from experiments.core.config import check_least, require
 from experiments.core.run import Run
 from experiments.core.stats import means_over_seeds
-from experiments.core.store import labelled, named
+from experiments.core.store import labeled, named
 from experiments.figures.stability.max_updates import (
     GIVEN,
     largest_ratio,
@@ -158,7 +158,7 @@ def analyze(config: Config, max_update: np.ndarray, loss: np.ndarray) -> xr.Data
             "1",
         )
     numbers = means_over_seeds(stated)
-    return labelled(data.assign(numbers))
+    return labeled(data.assign(numbers))
 
 
 def log_square_root_bound(b1: np.ndarray, b2: np.ndarray, num_steps: int) -> np.ndarray:

@@ -15,7 +15,7 @@ import xarray as xr
 from experiments.core.config import check_least, require
 from experiments.core.errors import ConfigError
 from experiments.core.run import Run
-from experiments.core.store import labelled, named
+from experiments.core.store import labeled, named
 from experiments.figures.stability.max_updates import (
     DISAGREE,
     growth_slopes,
@@ -130,7 +130,7 @@ def compute(config: Config, run: Run) -> xr.Dataset:
         "largest max-update where the theories disagree",
         "learning rates",
     )
-    return labelled(data)
+    return labeled(data)
 
 
 def worst_case_updates(b1: np.ndarray, b2: np.ndarray, num_steps: int) -> np.ndarray:

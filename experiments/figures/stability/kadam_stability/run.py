@@ -17,7 +17,7 @@ from jax.typing import ArrayLike
 from experiments.core.config import check_least, require
 from experiments.core.run import Run
 from experiments.core.stats import means_over_seeds
-from experiments.core.store import labelled, named
+from experiments.core.store import labeled, named
 from experiments.figures.stability.kadam_stability.worst_cases import (
     constructed_updates,
     last_stage_bounds,
@@ -269,7 +269,7 @@ def analyze(
             ),
         }
     )
-    return labelled(data.assign(_numbers(data)))
+    return labeled(data.assign(_numbers(data)))
 
 
 def _numbers(data: xr.Dataset) -> dict[str, xr.DataArray]:

@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from experiments.core.run import Run
-from experiments.core.store import labelled, named
+from experiments.core.store import labeled, named
 from experiments.figures.stability.losses import (
     HORIZONS,
     GeneralizationConfig,
@@ -68,4 +68,4 @@ def analyze(config: Config, test_loss: np.ndarray) -> xr.Dataset:
         best_b2=named(data.b2[best.argmin("point")], "β where the best test loss is lowest"),
         **optimum(best),
     )
-    return labelled(data.assign(stated(data, HORIZONS)))
+    return labeled(data.assign(stated(data, HORIZONS)))

@@ -15,7 +15,7 @@ import xarray as xr
 from experiments.core.config import require
 from experiments.core.run import Run
 from experiments.core.stats import ENDS
-from experiments.core.store import labelled, named
+from experiments.core.store import labeled, named
 from experiments.figures.stability.max_updates import (
     FAST,
     GIVEN,
@@ -211,7 +211,7 @@ def analyze(
             "curve_b2": named(("curve", config.curve[1]), "β on the whole curve"),
         }
     )
-    return labelled(data.assign(_numbers(data)))
+    return labeled(data.assign(_numbers(data)))
 
 
 def _numbers(data: xr.Dataset) -> dict[str, xr.DataArray]:

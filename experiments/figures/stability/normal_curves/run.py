@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from experiments.core.run import Run
-from experiments.core.store import labelled, named
+from experiments.core.store import labeled, named
 from experiments.figures.stability.losses import (
     HORIZONS,
     GeneralizationConfig,
@@ -95,4 +95,4 @@ def analyze(config: Config, test_loss: np.ndarray) -> xr.Dataset:
     for b2 in CURVES:
         where = f", curve through ({b2}, 0.9)"
         data = data.assign(stated(data.sel(curve=b2, drop=True), HORIZONS, where, f"_{b2}"))
-    return labelled(data)
+    return labeled(data)

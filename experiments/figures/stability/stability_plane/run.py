@@ -13,7 +13,7 @@ import xarray as xr
 
 from experiments.core.config import FigureConfig, check_least, require
 from experiments.core.run import Run
-from experiments.core.store import COORDINATES, labelled, named
+from experiments.core.store import COORDINATES, labeled, named
 from kadam_jax import exact_growth_rate, level_curve, normal_curve, stability_coefficient
 
 
@@ -94,7 +94,7 @@ def compute(config: Config, run: Run) -> xr.Dataset:
                 "level": named(("level", np.array(config.levels, float)), "C"),
             },
         )
-    return labelled(dataset)
+    return labeled(dataset)
 
 
 def _angle_to_gradient(b1: jax.Array, b2: jax.Array) -> jax.Array:

@@ -15,7 +15,7 @@ def say(message: str) -> None:
 
 
 def silence(stream: TextIO) -> None:
-    """From now on, discard what is written to a stream that no longer accepts it."""
+    """Discard from now on what is written to a stream that no longer accepts it."""
     with contextlib.suppress(OSError, ValueError):  # it has no file, as in a test
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 

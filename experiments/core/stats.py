@@ -34,7 +34,7 @@ class Estimate:
 
     @classmethod
     def of(cls, ends: ArrayLike, n: int) -> "Estimate":
-        """The estimate that an array over `end` holds, the other way round from `number`."""
+        """Return the estimate that an array over `end` holds, the inverse of `number`."""
         return cls(*np.asarray(ends, float).tolist(), n)
 
     @property

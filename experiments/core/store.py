@@ -137,15 +137,15 @@ def labeled(
     """Return the dataset with `long_name` and `units` on every variable and coordinate.
 
     Args:
-      dataset: Any.
-      labels: long_name and units by name, of those that are not labeled where they are made and
-        not in `COORDINATES`.
+      dataset: Any dataset.
+      labels: long_name and units by name, for variables that are not labeled where they are made
+        and are not in `COORDINATES`.
 
     Raises:
       KeyError: If a name has no label.
     """
     for name, variable in dataset.variables.items():
-        if name in labels or "long_name" not in variable.attrs:  # which arithmetic hands on
+        if name in labels or "long_name" not in variable.attrs:  # arithmetic propagates them
             label = labels[str(name)] if name in labels else COORDINATES[str(name)]
             dataset[name].attrs = dict(zip(("long_name", "units"), label, strict=True))
     return dataset

@@ -106,11 +106,11 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
     """Load scikit-learn's digits: pixels (1797, 32, 32, 3), uint8, and labels, int32."""
     from sklearn.datasets import load_digits  # takes a second, which text should not wait for
 
-    grey = load_digits()
-    pixels = np.rint(grey.images * (255 / 16)).astype(np.uint8)
+    gray = load_digits()
+    pixels = np.rint(gray.images * (255 / 16)).astype(np.uint8)
     factor = SIDE // pixels.shape[1]
     enlarged = pixels.repeat(factor, axis=1).repeat(factor, axis=2)
-    return np.stack([enlarged] * 3, axis=-1), grey.target.astype(np.int32)
+    return np.stack([enlarged] * 3, axis=-1), gray.target.astype(np.int32)
 
 
 def cifar10(path: Path) -> tuple[np.ndarray, np.ndarray]:

@@ -166,7 +166,7 @@ def training_batches(
     prefetch: int = 2,
     augment: grain.transforms.RandomMap | Callable[[Any, np.random.Generator], Any] | None = None,
 ) -> Batches:
-    """Yield endless batches of the training split, every example once before any is repeated.
+    """Return endless batches of the training split, every example once before any is repeated.
 
     The order is a pseudorandom permutation computed index by index, so nothing of the data's length
     is kept in memory. Every epoch has its own order, and a batch may extend into the next epoch.

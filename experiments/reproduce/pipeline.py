@@ -227,7 +227,7 @@ def _run_figure(
 
 
 def _data(config: FigureConfig) -> tuple[Corpus | None, Data | None]:
-    """The text and the images that a configuration names, as far as it names any."""
+    """Load the text and the images that a configuration names, if any."""
     corpus = load_corpus(config.corpus) if isinstance(config, TrainingConfig) else None
     if not isinstance(config, ImagesConfig):
         return corpus, None
@@ -235,7 +235,7 @@ def _data(config: FigureConfig) -> tuple[Corpus | None, Data | None]:
 
 
 def _check_same(figure: str, parts: Mapping[str, str]) -> None:
-    """Raises in all processes unless they would compute the same of the same figure."""
+    """Raise in all processes unless they would compute the same figure in the same way."""
     mine = {"figure": figure, **parts}
     its = from_first(lambda: mine)
 

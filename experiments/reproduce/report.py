@@ -174,8 +174,8 @@ def render(sections: Collection[Section], preset: str) -> str:
 def _questions(figures: Collection[Figure]) -> dict[str, list[Figure]]:
     """Return the figures that answer each question, `QUESTIONS` first."""
     asked = dict.fromkeys([*QUESTIONS, *(figure.question for figure in figures)])
-    behind = {question: [f for f in figures if f.question == question] for question in asked}
-    return {question: found for question, found in behind.items() if question and found}
+    answering = {question: [f for f in figures if f.question == question] for question in asked}
+    return {question: found for question, found in answering.items() if question and found}
 
 
 def _groups(judgments: Sequence[Judgment]) -> list[tuple[str, str, list[Judgment]]]:

@@ -319,7 +319,7 @@ def test_tuples_are_overridden_by_commas_or_spaces():
         ("corpus=c5", ["corpus", "embedded"]),
     ],
 )
-def test_a_bad_assignment_is_refused_with_the_field_and_the_remedy(capsys, assignment, words):
+def test_a_bad_assignment_is_refused_with_the_remedy(capsys, assignment, words):
     with pytest.raises(SystemExit) as stop:
         override(TrainingConfig(), [assignment])
     assert stop.value.code == 2

@@ -70,7 +70,7 @@ def stored_rms(b1: ArrayLike, b2: ArrayLike, eps: ArrayLike) -> optax.GradientTr
 
 
 def members_at(b1: np.ndarray, b2: np.ndarray, eps: float, seeds: Sequence[int]) -> Members:
-    """Every point with every seed, at one ε."""
+    """Return the members of every point with every seed, at one ε."""
     return grid(point=points(b1=b1, b2=b2, eps=np.full(len(b1), eps, np.float32)), seed=seeds)
 
 

@@ -244,7 +244,7 @@ def analyze(
 
 
 def _ratio(distance: np.ndarray, displacement: np.ndarray) -> np.ndarray:
-    """Divide; NaN where nothing has moved, at n = 0."""
+    """Return the ratio, NaN where nothing has moved, at n = 0."""
     return distance / np.where(displacement > 0, displacement, np.nan)
 
 

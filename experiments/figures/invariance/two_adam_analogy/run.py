@@ -79,11 +79,11 @@ class Config(TrainingConfig):
         require(self.norm_steps >= 10 * self.averaging_steps, rule, self.norm_steps)
 
     def weight_decay(self, rate: ArrayLike, decayed: ArrayLike) -> Any:
-        """λ of queries and keys: 1/(2ηT) where `decayed` is 1, 0 where it is 0."""
+        """Return λ of queries and keys: 1/(2ηT) where `decayed` is 1, 0 where it is 0."""
         return decayed / (2 * rate * self.averaging_steps)
 
     def second_b2(self, rate: ArrayLike, decayed: ArrayLike) -> jax.Array:
-        """β₂ = 1/(1+2λη); where that is 1, `RUNNING_MEAN`."""
+        """Return β₂ = 1/(1+2λη), or `RUNNING_MEAN` where that is 1."""
         average = squared_norm_average(rate, self.weight_decay(rate, decayed))
         return jnp.minimum(average.decay, RUNNING_MEAN)
 

@@ -67,7 +67,7 @@ class Config(GeneralizationConfig):
 
 
 def annealed(member: Mapping[str, jax.Array], schedule: optax.Schedule) -> optax.Schedule:
-    r"""`schedule` times the member's annealing.
+    r"""Return `schedule` times the member's annealing.
 
     .. math:: \eta_n = \eta_0 \exp(-s n |C(\beta, \gamma)| / 2)
 

@@ -162,7 +162,7 @@ def analyze(config: Config, max_update: np.ndarray, loss: np.ndarray) -> xr.Data
 
 
 def log_square_root_bound(b1: np.ndarray, b2: np.ndarray, num_steps: int) -> np.ndarray:
-    r"""ln of Theorem 1's bound with B_n = √n, on whichever side of C = 0 rounding puts the decays.
+    r"""Compute ln of Theorem 1's bound with B_n = √n, wherever rounding puts the decays.
 
     .. math:: \frac{\sqrt{1-\beta^{n+1}}}{1-\gamma^{n+1}} \frac{1-\gamma}{\gamma}
         \sqrt{\frac{\beta}{1-\beta}} \sqrt{n}
@@ -199,7 +199,7 @@ def exponents(max_update: np.ndarray, first: int) -> np.ndarray:
 
 
 def precision_change(b2: np.ndarray, num_steps: int) -> float:
-    """Largest relative change of the exact supremum from C = -NUDGE to C = NUDGE at the same β."""
+    """Return the largest relative change of the exact supremum from C = -NUDGE to NUDGE, same β."""
     with jax.enable_x64(True):
         b2 = np.asarray(b2, np.float64)[:, None]
         below, above = (

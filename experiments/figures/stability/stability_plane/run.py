@@ -98,7 +98,7 @@ def compute(config: Config, run: Run) -> xr.Dataset:
 
 
 def _angle_to_gradient(b1: jax.Array, b2: jax.Array) -> jax.Array:
-    """Degrees between chords and the gradient of C at midpoints: (curve, n) -> (curve, n - 1)."""
+    """Return the angles between chords and C's gradient, degrees: (curve, n) -> (curve, n - 1)."""
     middles = [(b[:, 1:] + b[:, :-1]) / 2 for b in (b1, b2)]
     slope_b1, slope_b2 = jax.grad(lambda *b: stability_coefficient(*b).sum(), (0, 1))(*middles)
     chord_b1, chord_b2 = jnp.diff(b1), jnp.diff(b2)

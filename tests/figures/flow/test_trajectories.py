@@ -145,7 +145,7 @@ def dataset(*, at=0.03, power=1.0, spread=0.05, early=0.4, euler=0.05, drift=0.0
 
     Args:
       at: Relative error at η = 1e-3 after 100 steps.
-      power: Of η in the relative error at a given number of steps.
+      power: Exponent of η in the relative error at a given number of steps.
       spread: Seeds multiply everything by 1 - spread ... 1 + spread, the power too.
       early: The self-consistent flow's distance over the paper's.
       euler: Error of Euler's method with K = 100 over the discrete run's distance.

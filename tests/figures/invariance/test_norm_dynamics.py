@@ -131,13 +131,13 @@ def made_up(power=1.0, by=1.0, size=1.0, off=0.0, memory=None, spread=0.0, share
     """Make the dataset that would result if ‖W‖² grew by the momentum factor to a power.
 
     Args:
-      power: Of the momentum factor, 0 for Theorem 2.
+      power: Exponent of the momentum factor, 0 for Theorem 2.
       by: Multiplies the true growth.
       size: True growth at γ = 0.9 over ‖W_0‖².
       off: Relative error of the full form with decay.
       memory: What is left of ‖W_0‖² at the end; None for what decay leaves.
       spread: Half the range of what differs by seed, relative.
-      share: Of ‖W_0‖², by which ‖W‖² grows on the flow.
+      share: Share of ‖W_0‖² by which ‖W‖² grows on the flow.
       **forms: Predicted over true growth on the flow.
     """
     seeds = (1 + np.linspace(-spread, spread, LAPTOP.num_seeds))[:, None, None]

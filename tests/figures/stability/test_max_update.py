@@ -65,7 +65,7 @@ def made_up(rate="exact", by=1.0, scale=1.0, spread=0.0, revived=False, jump=Tru
     """Make the dataset that would result if ‖u_n‖ were constant, or e^{rate·n} where C < 0.
 
     Args:
-      rate: Of `theory`, "exact" or "half_C".
+      rate: A rate from `theory`, "exact" or "half_C".
       by: Multiplies the rate.
       scale: Multiplies the updates.
       spread: Half the range of the seeds' rates, relative.

@@ -51,7 +51,7 @@ CLAIMS: tuple[Claim, ...] = (
         section="Theorem 1",
         statement="The worst case grows with its length where γ² > β and only there.",
         quantity="share of the points where doubling the length multiplies the worst case, without "
-        "its bias correction, by more than √2 exactly if γ² > β",
+        "its bias correction, by more than √2 if and only if γ² > β",
         statistic=lambda run: exact(
             ((run.worst_growth > math.sqrt(2)) == (run.exact_rate > 0)).mean(), run.point.size
         ),

@@ -42,7 +42,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
                 run.largest_excess.sel(curve=b2, horizon="early").values
             ),
             accept=(-math.inf, 0.0),
-            reason="The fastest point's loss is not above that of another point.",
+            reason="The fastest point's loss is not above that of any other point.",
         ),
         claim(
             id=f"equal-after-long-training-{b2}",

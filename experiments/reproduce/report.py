@@ -289,7 +289,7 @@ def _section_now(where: Place, origin: str) -> Section:
     except (FileNotFoundError, DamagedFile) as error:
         missing = tuple(Judgment(claim, NOTHING, INCONCLUSIVE, NOT_RUN) for claim in figure.claims)
         return Section(where, problem=str(error), judgments=missing)
-    images = map(_data_uri, sorted(where.folder.glob("*.png")))
+    images = map(_data_uri, filter(Path.is_file, sorted(where.folder.glob("*.png"))))
     return replace(section, images=tuple(images))
 
 
@@ -302,9 +302,14 @@ def _draw(where: Place, dataset: xr.Dataset) -> None:
 
 
 def _is_drawn(where: Place) -> bool:
-    """Whether there are images, none older than the dataset, which may be a copy from elsewhere."""
-    images = [path.stat().st_mtime_ns for path in where.folder.glob("*.png")]
-    return bool(images) and min(images) >= where.dataset.stat().st_mtime_ns
+    """Whether there are images, none older than the dataset, which may be a copy from elsewhere.
+
+    A pipe, a folder or a broken link is not an image: reading a pipe would block.
+    """
+    images = list(where.folder.glob("*.png"))
+    if not images or not all(path.is_file() for path in images):
+        return False
+    return min(path.stat().st_mtime_ns for path in images) >= where.dataset.stat().st_mtime_ns
 
 
 def _numbers(dataset: xr.Dataset) -> tuple[tuple[str, str, str], ...]:

@@ -261,6 +261,15 @@ def test_a_copied_dataset_is_drawn_for_the_page(plane, tmp_path):
     assert (copied.folder / image).stat().st_mtime_ns == drawn
 
 
+@pytest.mark.parametrize("spoil", [os.mkfifo, lambda path: path.symlink_to("gone")])
+def test_what_is_not_an_image_does_not_block_the_page(plane, tmp_path, spoil):
+    where = place(tmp_path, PLANE, "smoke")
+    where.folder.mkdir(parents=True)
+    shutil.copy(place(plane[0], PLANE, "smoke").dataset, where.dataset)
+    spoil(where.folder / "stability_plane.png")
+    assert PLANE.title in write_report(tmp_path, FIGURES, "smoke").read_text()
+
+
 def test_a_results_folder_lists_its_content(plane):
     results, dataset = plane
     entry = json.loads((results / "smoke" / "manifest.json").read_text())["stability_plane"]

@@ -17,7 +17,7 @@ from experiments.core.errors import ConfigError, Failed
 T = TypeVar("T")
 
 LEAVING_SECONDS = 10.0
-"""How long a process that has failed waits for the others, which may have failed with it."""
+"""Seconds that a failed process waits for the others, which may have failed with it."""
 LOST_SECONDS = 1.0
 """The same wait if another process has already ended: time to print the message."""
 LOST = ("Gloo", "NCCL", "Connection closed by peer")

@@ -16,7 +16,7 @@ def test_test_losses_start_alike_and_part(data):
 
 
 @pytest.mark.parametrize("preset", ["laptop", "paper"])
-def test_points_of_the_level_curve_have_one_c_and_end_at_the_usual(preset):
+def test_level_curve_points_share_c_and_end_at_the_usual_one(preset):
     b1, b2 = FIGURE.presets[preset].points
     np.testing.assert_allclose(2 / b1 - 1 / b2 - 1, 0.2212, atol=2e-4)
     assert (np.diff(np.hypot(b1, b2)) > 0).all()

@@ -30,7 +30,7 @@ CURVES = ("B₀", "B₊")
 SETTLED = 100
 """n from which growth on B₀ is judged: far more steps than any of its points remembers."""
 NUDGE = 1e-5
-"""How far C is moved to test the effect of precision: farther than float32 moves it."""
+"""A shift of C that tests the effect of precision: larger than that of float32."""
 
 
 @dataclass(frozen=True)

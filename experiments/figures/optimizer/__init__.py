@@ -1,1 +1,1 @@
-"""k-Adam next to other optimizers (§4.3)."""
+"""Figures that compare k-Adam with other optimizers (§4.3)."""

@@ -1,8 +1,8 @@
-"""What the paper says of k-Adam's strategies, as rules for each task it says so of.
+"""The paper's claims about k-Adam's strategies, as rules for each task.
 
-A difference is of test measures, lower is better, paired by seed and test example. Where a learning
-rate was chosen at an end of its grid the arm may be better than measured: the difference's interval
-is open to that side.
+A difference is one of test measures, where lower is better, paired by seed and test example. If a
+learning rate was chosen at an end of its grid, the arm may be better than measured, so the
+difference's interval is open on that side.
 """
 
 import math
@@ -19,7 +19,7 @@ from experiments.figures.optimizer.strategy_comparison import ADAM, crossed_inte
 FIRST_THREE = ("inverse_exp", "exp", "scaled")
 TWO_ADAM = "inverse_exp_2"
 CIFAR_WIDTH = 1 / 8
-"""The narrowest CNN that says something of CIFAR-10."""
+"""The width of the narrowest CNN that allows a statement about CIFAR-10."""
 
 
 class Side(NamedTuple):
@@ -28,17 +28,17 @@ class Side(NamedTuple):
     values: xr.DataArray
     """Test measures over seed and example."""
     may_be_lower: bool
-    """Whether a grid ended before it said how low they can be."""
+    """Whether a grid ended before it showed how low the values can be."""
 
 
 def best(run: xr.Dataset, arms: Sequence[str]) -> Side:
-    """Each seed's test of the arm that is lowest on the other seeds."""
+    """Return each seed's test measures of the arm that is lowest on the other seeds."""
     _, values = _chosen_elsewhere(run, arms, sign=1)
     return Side(values, bool(run.rate_at_edge.sel(arm=arms).any()))
 
 
 def worst(run: xr.Dataset, arms: Sequence[str]) -> Side:
-    """Each seed's test of the arm that is highest on the other seeds."""
+    """Return each seed's test measures of the arm that is highest on the other seeds."""
     chosen, values = _chosen_elsewhere(run, arms, sign=-1)
     return Side(values, bool(run.rate_at_edge.sel(arm=chosen).any()))
 
@@ -46,7 +46,7 @@ def worst(run: xr.Dataset, arms: Sequence[str]) -> Side:
 def _chosen_elsewhere(
     run: xr.Dataset, arms: Sequence[str], sign: int
 ) -> tuple[np.ndarray, xr.DataArray]:
-    """Each seed's arm, and its test."""
+    """Return each seed's arm, and its test measures."""
     test = run.test.sel(arm=list(arms))
     place = best_on_other_seeds(sign * test.mean("example", skipna=False), "arm")
     chosen = test.isel(arm=place)
@@ -54,7 +54,7 @@ def _chosen_elsewhere(
 
 
 def difference(*pairs: tuple[Side, Side]) -> Estimate:
-    """The first sides less the second ones, mean over pairs, seeds and examples."""
+    """Return the first sides minus the second ones, mean over pairs, seeds and examples."""
     if not pairs:
         return NOTHING
     differences = [first.values - second.values for first, second in pairs]
@@ -65,13 +65,13 @@ def difference(*pairs: tuple[Side, Side]) -> Estimate:
 
 
 def _arms(run: xr.Dataset, strategies: Sequence[str], least_k: int) -> list[str]:
-    """The arms of some strategies from k = `least_k` on."""
+    """Return the arms of some strategies with k >= `least_k`."""
     wanted = run.strategy.isin(list(strategies)) & (run.k >= least_k)
     return run.arm.values[wanted.values].tolist()
 
 
 def _beyond_two_adam(run: xr.Dataset, others: Sequence[str]) -> Estimate:
-    """The best of some arms less 2-Adam, if it was trained."""
+    """Return the best of some arms minus 2-Adam, if it was trained."""
     if TWO_ADAM not in run.arm.values:
         return NOTHING
     return difference((best(run, others), best(run, [TWO_ADAM])))
@@ -91,24 +91,24 @@ def _naive_is_bad(run: xr.Dataset) -> Estimate:
 
 
 def _same_k(run: xr.Dataset, arm: str) -> list[str]:
-    """The first three strategies' arms at an arm's k."""
+    """Return the first three strategies' arms at an arm's k."""
     k = run.k.sel(arm=arm).item()
     return [name for name in _arms(run, FIRST_THREE, k) if run.k.sel(arm=name).item() == k]
 
 
 def _decides(run: xr.Dataset) -> bool:
-    """Whether the network is wide enough for its images."""
+    """Return whether the network is wide enough for its images."""
     config = settings(run)
     return getattr(config, "dataset", "digits") == "digits" or config.model.width >= CIFAR_WIDTH
 
 
 def strategy_claims(figure: str, task: str, section: str) -> tuple[Claim, ...]:
-    """The rows of one task.
+    """Return the claims about one task.
 
     Args:
-      figure: Whose dataset is read.
-      task: How ids and statements call it.
-      section: Where the paper speaks of it.
+      figure: The figure whose dataset is read.
+      task: The task's name in ids and statements.
+      section: Where the paper discusses it.
 
     Returns:
       The claims.
@@ -140,48 +140,49 @@ def strategy_claims(figure: str, task: str, section: str) -> tuple[Claim, ...]:
         claim(
             "two-adam-is-best",
             "2-Adam with the inverse-exp strategy performs best",
-            "the best other strategy and k, chosen on the other seeds, less that of 2-Adam with "
+            "the best other strategy and k, chosen on the other seeds, minus that of 2-Adam with "
             "inverse exp",
             _two_adam_is_best,
-            reason="The best has the lowest; a tie is not the best.",
+            reason="The best has the lowest measure; a tie is not the best.",
             correction="Another strategy, another k or Adam itself does better once each is tuned "
-            "alike.",
+            "in the same way.",
         ),
         claim(
             "two-adam-beats-adam",
             "2-Adam with the inverse-exp strategy outperforms Adam",
-            "Adam less that of 2-Adam with inverse exp",
+            "Adam minus that of 2-Adam with inverse exp",
             lambda run: _beyond_two_adam(run, [ADAM]),
-            reason="It outperforms Adam if what it gets wrong is less.",
-            correction="Adam, tuned alike, does better.",
+            reason="It outperforms Adam if its test measure is lower.",
+            correction="Adam, tuned in the same way, does better.",
         ),
         claim(
             "k-adam-beats-adam",
             "k-Adam outperforms Adam at some k > 1 under the inverse-exp, exp or scaled strategy",
-            "Adam less that of the best of these strategies and k > 1, chosen on the other seeds",
+            "Adam minus that of the best of these strategies and k > 1, chosen on the other seeds",
             lambda run: difference((best(run, [ADAM]), best(run, _arms(run, FIRST_THREE, 2)))),
-            reason="As for 2-Adam; chosen on the other seeds, it is not the luck of its own.",
-            correction="Adam, tuned alike, does better than all of them.",
+            reason="As for 2-Adam; since the arm is chosen on the other seeds, it does not profit "
+            "from luck on its own.",
+            correction="Adam, tuned in the same way, does better than all of them.",
         ),
         claim(
             "naive-is-bad",
             "The naive strategy performs particularly badly for k > 2",
-            "naive less that of the worst of Adam and the inverse-exp, exp and scaled strategies "
+            "naive minus that of the worst of Adam and the inverse-exp, exp and scaled strategies "
             "at the same k, chosen on the other seeds; mean over k > 2",
             _naive_is_bad,
             section=f"{section}, App. O" if task == "images" else section,
-            reason="Particularly bad is what is worse than all of the others.",
+            reason="A strategy is particularly bad if it is worse than all of the others.",
             correction="With its learning rate tuned, another strategy is worse.",
         ),
         claim(
             "root-is-bad",
             "The root strategy performs badly",
-            "root less that of Adam, mean over k > 1",
+            "root minus that of Adam, mean over k > 1",
             lambda run: difference(
                 *((best(run, [arm]), best(run, [ADAM])) for arm in _arms(run, ["root"], 2))
             ),
             section="App. O",
-            reason="Bad is what is worse than no second stage.",
-            correction="With its learning rate tuned it is not worse than Adam.",
+            reason="A strategy is bad if it is worse than no second stage.",
+            correction="With its learning rate tuned, it is not worse than Adam.",
         ),
     )

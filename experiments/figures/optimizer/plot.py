@@ -1,4 +1,4 @@
-"""How k-Adam's strategies are drawn next to each other."""
+"""Plots of k-Adam's strategies next to each other."""
 
 from functools import partial
 
@@ -15,15 +15,15 @@ STRATEGIES = {
     "naive": ("naive", "tab:purple", "v"),
     "root": ("root", "tab:brown", "D"),
 }
-"""Label, colour and marker."""
+"""Label, color and marker."""
 ADAM = ("Adam (k = 1)", "tab:red", "*")
 ZOOMED = ("inverse_exp", "exp", "scaled")
-"""The strategies whose range the zoomed panel has, as the paper's does."""
+"""The strategies whose range the zoomed panel shows, as in the paper."""
 DECAYS = {"decoupled": "-", "coupled": "--"}
 
 
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
-    """Tests by k, what the paper shows, gains over Adam; then losses by learning rate."""
+    """Draw tests by k, the paper's statistic and gains over Adam; then losses by learning rate."""
     canvas, grid = plotting.canvas(10.6, 8.2, nrows=2, ncols=2)
     panels = (partial(_tests, zoomed=True), partial(_tests, zoomed=False), _swept, _gains)
     plotting.draw_panels(grid, dataset, panels)
@@ -37,41 +37,41 @@ def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
 
 
 def _handle(style: tuple[str, str, str], linestyle: str = "none") -> lines.Line2D:
-    name, colour, marker = style
+    name, color, marker = style
     size = 9 if marker == "*" else 4
     return lines.Line2D(
-        [], [], color=colour, marker=marker, linestyle=linestyle, markersize=size, label=name
+        [], [], color=color, marker=marker, linestyle=linestyle, markersize=size, label=name
     )
 
 
 def _line(data: xr.Dataset, strategy: str) -> xr.Dataset:
-    """A strategy's arms, Adam first."""
+    """Return a strategy's arms, Adam first."""
     return data.isel(arm=(data.strategy == strategy) | (data.k == 1))
 
 
 def _axis(data: xr.Dataset) -> str:
-    """What is measured, with its unit."""
+    """Return what is measured, with its unit."""
     measure = data.mean_test.attrs["long_name"].split(" on ")[0]
     return f"{measure} ({data.mean_test.attrs['units']})"
 
 
 def _tests(panel: axes.Axes, data: xr.Dataset, *, zoomed: bool) -> str:
-    for place, (strategy, (_, colour, marker)) in enumerate(STRATEGIES.items()):
+    for place, (strategy, (_, color, marker)) in enumerate(STRATEGIES.items()):
         line = _line(data, strategy)
         x, (mean, low, high) = line.k + 0.03 * (place - 2), line.mean_test.transpose("end", "arm")
-        panel.plot(x, mean, "-", color=colour, linewidth=0.9)
+        panel.plot(x, mean, "-", color=color, linewidth=0.9)
         panel.errorbar(
             x[1:],
             mean[1:],
             yerr=np.maximum(0, [(mean - low)[1:], (high - mean)[1:]]),
             fmt=marker,
-            color=colour,
+            color=color,
             markersize=4,
             capsize=2,
             linewidth=0.9,
         )
         at_edge = line.rate_at_edge & (line.k > 1)
-        panel.plot(x[at_edge], mean[at_edge], color=colour, **plotting.RING)
+        panel.plot(x[at_edge], mean[at_edge], color=color, **plotting.RING)
     adam = data.sel(arm="adam")
     mean, low, high = adam.mean_test.values
     if adam.rate_at_edge:
@@ -99,7 +99,7 @@ def _tests(panel: axes.Axes, data: xr.Dataset, *, zoomed: bool) -> str:
 
 
 def _logarithmic(panel: axes.Axes, values: xr.DataArray) -> None:
-    """A logarithmic y axis with plain numbers, if there is something to show on it."""
+    """Set a logarithmic y axis with plain numbers, if there is something to show on it."""
     if (values > 0).any():
         panel.set_yscale("log")
         panel.yaxis.set_major_formatter("{x:g}")
@@ -107,7 +107,7 @@ def _logarithmic(panel: axes.Axes, values: xr.DataArray) -> None:
 
 
 def _swept(panel: axes.Axes, data: xr.Dataset) -> str:
-    for strategy, (_, colour, marker) in STRATEGIES.items():
+    for strategy, (_, color, marker) in STRATEGIES.items():
         line = _line(data, strategy)
         for decay in data.decay.values:
             panel.plot(
@@ -115,7 +115,7 @@ def _swept(panel: axes.Axes, data: xr.Dataset) -> str:
                 line.best_swept.sel(decay=decay),
                 linestyle=DECAYS[decay],
                 marker=marker,
-                color=colour,
+                color=color,
                 markersize=4,
             )
     for decay in data.decay.values:
@@ -136,30 +136,30 @@ def _gains(panel: axes.Axes, data: xr.Dataset) -> str:
     arms = data.isel(arm=slice(1, None))
     names = []
     for place, (strategy, k) in enumerate(zip(arms.strategy.values, arms.k.values, strict=True)):
-        name, colour, marker = STRATEGIES[strategy]
+        name, color, marker = STRATEGIES[strategy]
         names.append(f"{name}, k = {k}")
         gain = arms.gain[place].values
         plotting.horizontal_interval(
-            panel, place, gain, fmt=marker, color=colour, markersize=4, capsize=2
+            panel, place, gain, fmt=marker, color=color, markersize=4, capsize=2
         )
         if arms.rate_at_edge[place]:
-            panel.plot(gain[0], place, color=colour, **plotting.RING)
+            panel.plot(gain[0], place, color=color, **plotting.RING)
     panel.axvline(0, color=ADAM[1], linestyle=":", linewidth=0.8)
     panel.set_yticks(range(len(names)), names, fontsize=7)
     panel.set_xscale("symlog", linthresh=_linear_range(arms.gain))
     panel.invert_yaxis()
-    panel.set(xlabel=f"{_axis(data)} less than Adam's", ylabel="strategy")
+    panel.set(xlabel=f"{_axis(data)}, Adam's minus the arm's", ylabel="strategy")
     return "gain over Adam, better to the right"
 
 
 def _linear_range(gain: xr.DataArray) -> float:
-    """Where the axis turns logarithmic: what half of the gains are within."""
+    """Return where the axis turns logarithmic: half of the gains are within."""
     sizes = abs(gain.sel(end="value").values)
     return float(np.median(sizes[sizes > 0])) if (sizes > 0).any() else 1.0
 
 
 def _rates(data: xr.Dataset) -> figure.Figure:
-    """Validation loss over the learning rate, a panel for each k."""
+    """Draw validation loss versus learning rate, with a panel for each k."""
     ks = np.unique(data.k)
     canvas, grid = plotting.canvas(
         2.6 * len(ks) + 0.6, 3.4, ncols=len(ks), sharex=True, sharey=True, squeeze=False
@@ -170,10 +170,10 @@ def _rates(data: xr.Dataset) -> figure.Figure:
     for k, panel in zip(ks, grid.flat, strict=True):
         arms = data.isel(arm=data.k == k)
         for arm in arms.arm.values:
-            _, colour, marker = STRATEGIES.get(arms.strategy.sel(arm=arm).item(), ADAM)
+            _, color, marker = STRATEGIES.get(arms.strategy.sel(arm=arm).item(), ADAM)
             loss, chosen = by_rate.sel(arm=arm), arms.chosen_rate.sel(arm=arm)
-            panel.plot(data.rate, loss, "-", color=colour, marker=marker, fillstyle="none", ms=4)
-            panel.plot(chosen, loss.sel(rate=chosen), marker, color=colour, markersize=6)
+            panel.plot(data.rate, loss, "-", color=color, marker=marker, fillstyle="none", ms=4)
+            panel.plot(chosen, loss.sel(rate=chosen), marker, color=color, markersize=6)
         panel.set_title(f"k = {k}", loc="left")
         panel.set(xscale="log", xlabel="learning rate η", ylabel="validation loss (nats)")
         _logarithmic(panel, by_rate)
@@ -191,13 +191,13 @@ OPTIMIZERS = {
     "muon": ("Muon", "tab:cyan", "h"),
     "schedule_free_adamw": ("Schedule-free AdamW", "black", "d"),
 }
-"""Label, colour and marker."""
+"""Label, color and marker."""
 
 
 def style(name: str) -> tuple[str, str, str]:
-    """Label, colour and marker of one arm, an optimizer or a strategy and k."""
+    """Return label, color and marker of an arm: an optimizer, or a strategy and k."""
     strategy, _, k = name.rpartition("_")
     if strategy not in STRATEGIES:
         return OPTIMIZERS.get(name, (name, "0.4", "o"))
-    label, colour, marker = STRATEGIES[strategy]
-    return f"{k}-Adam, {label}", colour, marker
+    label, color, marker = STRATEGIES[strategy]
+    return f"{k}-Adam, {label}", color, marker

@@ -1,6 +1,6 @@
-"""Losses over a ladder of learning rates: where they are lowest, how widely, and in between.
+"""Losses over a ladder of learning rates: the optimum, the basin around it, and values in between.
 
-Rates rise by one factor; losses that are not finite are those of diverged runs.
+Rates rise by a constant factor; losses that are not finite are those of diverged runs.
 """
 
 from typing import NamedTuple
@@ -18,7 +18,7 @@ class Basin(NamedTuple):
     low: float
     high: float
     open: bool
-    """Whether the ladder ends inside, so that the basin may go on."""
+    """Whether the ladder ends inside the basin, so that the basin may go on."""
 
     @property
     def decades(self) -> float:
@@ -30,10 +30,11 @@ NO_BASIN = Basin(np.nan, np.nan, open=True)
 
 
 def optimum(rates: ArrayLike, losses: ArrayLike) -> float:
-    """The best rate: the vertex of the parabola in ln η through the lowest loss and its neighbours.
+    """Return the best rate, the vertex of a parabola in ln η around the lowest loss.
 
-    With the lowest loss in the middle the vertex is at most half a step away. Where a neighbour is
-    missing or diverged it is the rate of the lowest loss itself; NaN if every run diverged.
+    The parabola goes through the lowest loss and its neighbors, so the vertex is at most half a
+    step away. If a neighbor is missing or diverged, it is the rate of the lowest loss itself; it is
+    NaN if every run diverged.
 
     >>> rates = np.array([0.1, 1.0, 10.0])
     >>> round(optimum(rates, np.log10(rates / 2) ** 2), 6)
@@ -56,10 +57,10 @@ def optimum(rates: ArrayLike, losses: ArrayLike) -> float:
 
 
 def basin(rates: ArrayLike, losses: ArrayLike, tolerance: float) -> Basin:
-    """The rates around the lowest loss that lose at most `tolerance` to it.
+    """Return the rates around the lowest loss whose losses are at most `tolerance` above it.
 
-    Between rates the loss is interpolated in ln η by PCHIP, monotone pieces of cubics: straight
-    lines would halve a basin of about a step's width. A basin ends before a diverged run.
+    Between rates the loss is interpolated in ln η by PCHIP, a monotonic piecewise cubic: straight
+    lines would halve a basin about a step wide. A basin ends before a diverged run.
 
     >>> rates = 10.0 ** np.arange(-4, 1)
     >>> found = basin(rates, abs(np.log10(rates) + 2), tolerance=1.0)
@@ -81,15 +82,15 @@ def basin(rates: ArrayLike, losses: ArrayLike, tolerance: float) -> Basin:
 
 
 def loss_at(rates: ArrayLike, losses: ArrayLike, rate: float) -> float:
-    """The loss at any rate, interpolated as in `basin`.
+    """Return the loss at any rate, interpolated as in `basin`.
 
     Args:
       rates: Shape (num_rates,).
-      losses: Of each.
-      rate: Where; may be NaN.
+      losses: The loss at each rate.
+      rate: The rate in question; may be NaN.
 
     Returns:
-      The loss; NaN outside of the rates around the lowest loss between which nothing diverged.
+      The loss; NaN outside the rates around the lowest loss between which no run diverged.
 
     >>> rates = 10.0 ** np.arange(-2, 1)
     >>> loss_at(rates, [3.0, 2.0, 4.0], 0.1), loss_at(rates, [3.0, 2.0, np.nan], 1.0)
@@ -106,12 +107,12 @@ def loss_at(rates: ArrayLike, losses: ArrayLike, rate: float) -> float:
 
 
 def _between(rates: np.ndarray, losses: np.ndarray) -> PchipInterpolator:
-    """The loss over ln η."""
+    """Return the loss as a function of ln η."""
     return PchipInterpolator(np.log(rates), losses)
 
 
 def _finite_around(losses: np.ndarray) -> np.ndarray:
-    """Places around the lowest loss without a diverged run between them; none if all are."""
+    """Return places around the lowest loss without a diverged run between; none if all diverged."""
     places = np.flatnonzero(np.isfinite(losses))
     runs = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)
     return next((run for run in runs if lowest(losses) in run), places)

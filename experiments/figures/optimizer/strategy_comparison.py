@@ -1,9 +1,9 @@
-"""k-Adam for several k and strategies, each tuned before it is compared; shared by Figs 6, 15, 16.
+"""k-Adam for several k and strategies, each tuned before the comparison; shared by Figs 6, 15, 16.
 
-An arm is a strategy at a k; at k = 1 the strategies agree and Adam stands for all. Every arm is
-trained once at every learning rate, decay and way of decaying; what is best on the validation split
-is trained anew with fresh seeds and measured on the test split. Measures are better where they are
-lower.
+An arm is a strategy at a k; at k = 1 the strategies agree, and Adam represents all of them. Every
+arm is trained once at every learning rate, weight decay and kind of decay; the best on the
+validation split is trained again with fresh seeds and measured on the test split. Lower measures
+are better.
 """
 
 from collections.abc import Mapping
@@ -33,10 +33,10 @@ class ComparisonConfig:
     """The fields of comparisons, with `learning_rate`, `num_seeds`, `eps` and `chunk_size`.
 
     Attributes:
-      ks: Numbers of stages, from 1 on.
+      ks: Numbers of stages, starting with 1.
       b1: γ̃, which a strategy turns into every stage's decay.
       b2: β̃.
-      rates: Learning rates of the sweep as multiples of learning_rate, from the lowest.
+      rates: Learning rates of the sweep, as multiples of learning_rate, from the lowest.
       weight_decays: λ of the sweep.
       decays: Whether λθ is added after the last stage ("decoupled") or before the first, to the
         gradient ("coupled").
@@ -50,7 +50,7 @@ class ComparisonConfig:
     decays: tuple[Literal["decoupled", "coupled"], ...] = ("decoupled",)
 
     def check_comparison(self) -> None:
-        """Raises ConfigError for fields that cannot be compared with."""
+        """Raise ConfigError for fields with which no comparison is possible."""
         check_ks(self.ks)
         for name in ("b1", "b2"):
             if not 0 < getattr(self, name) < 1:
@@ -64,18 +64,18 @@ class ComparisonConfig:
             raise ConfigError(f"decays must be different ones of {DECAYS}, got {self.decays}")
         if self.num_seeds < 2:
             raise ConfigError(
-                "num_seeds must be at least 2, rivals are chosen on the other seeds, got "
+                "num_seeds must be at least 2, since rivals are chosen on the other seeds, got "
                 f"{self.num_seeds}"
             )
 
     @property
     def seeds(self) -> range:
-        """Fresh ones, for the test split."""
+        """Fresh seeds, for the test split."""
         return range(TUNING_SEED + 1, TUNING_SEED + 1 + self.num_seeds)
 
     @property
     def learning_rates(self) -> np.ndarray:
-        """η of the sweep."""
+        """The learning rates η of the sweep."""
         return self.learning_rate * np.array(self.rates)
 
     @property
@@ -86,12 +86,12 @@ class ComparisonConfig:
 
 
 def label(strategy: str, k: int) -> str:
-    """An arm's name: "adam", or the strategy and k."""
+    """Return an arm's name: "adam", or the strategy and k."""
     return ADAM if k == 1 else f"{strategy}_{k}"
 
 
 def either_decay(member: Member, schedule: optax.Schedule) -> optax.GradientTransformation:
-    """k-Adam with its way of decaying as a number, so that both ways share a program.
+    """Return k-Adam with its kind of decay as a number, so that both kinds share a program.
 
     Args:
       member: `coupled` is 1 or 0.
@@ -111,26 +111,26 @@ def either_decay(member: Member, schedule: optax.Schedule) -> optax.GradientTran
 def compare(
     config: Any, run: Run, trial: Trial, schedule: optax.Schedule
 ) -> tuple[xr.Dataset, xr.Dataset]:
-    """Tunes every arm, then trains it with fresh seeds: one program for each k.
+    """Tune every arm, then train it with fresh seeds, with one program for each k.
 
     Args:
-      config: With the fields of `ComparisonConfig`.
-      run: Of the figure.
+      config: Has the fields of `ComparisonConfig`.
+      run: The figure's run.
       trial: What is trained.
       schedule: Multiplies every learning rate.
 
     Returns:
-      What `trial` gives, over arm, decay, weight_decay and rate, with what was chosen of these,
-      `chosen_decay`, `chosen_weight_decay` and `chosen_rate`, and `rate_at_edge`, whether that is
-      the first or the last one: beyond it the arm might be better; then what that gives with
-      fresh seeds, over arm and seed.
+      The results of `trial` over arm, decay, weight_decay and rate, with what was chosen from
+      these, `chosen_decay`, `chosen_weight_decay` and `chosen_rate`, and `rate_at_edge`, whether
+      that is the first or the last rate, beyond which the arm might be better; then the results of
+      what was chosen with fresh seeds, over arm and seed.
     """
     swept, fresh = zip(*(_compare(config, run, trial, schedule, k) for k in config.ks), strict=True)
     return xr.concat(swept, "arm"), xr.concat(fresh, "arm")
 
 
 def _compare(config, run, trial, schedule, k):
-    """`compare` for one k."""
+    """Run `compare` for one k."""
     arms = [strategy for strategy, stages in config.arms if stages == k]
     names = {"arm": [label(strategy, k) for strategy in arms]}
     rules = ["naive" if strategy == ADAM else strategy for strategy in arms]
@@ -168,19 +168,20 @@ def _compare(config, run, trial, schedule, k):
 
 
 def _dataset(arrays: Mapping[str, np.ndarray], coords: Mapping[str, Any]) -> xr.Dataset:
-    """Arrays over the coordinates, and over examples where they have one dimension more."""
+    """Return arrays over the coordinates, and over examples if they have one more dimension."""
     dims = (*coords, "example")
     return xr.Dataset({name: (dims[: x.ndim], x) for name, x in arrays.items()}, coords)
 
 
 def crossed_interval(values: xr.DataArray) -> Estimate:
-    """The mean over seeds and test examples with a 95% interval for other seeds and other examples.
+    """Return the mean over seeds and test examples, with a 95% interval for others of both.
 
-    Every seed is measured on the same examples, so neither alone is what is uncertain: the squared
-    standard errors of both means add up (a little too wide, since what they share counts twice).
+    Every seed is measured on the same examples, so the uncertainty comes from both: the squared
+    standard errors of both means add up (which is a little too wide, since what they share counts
+    twice).
 
     Args:
-      values: Over `seed` and `example`.
+      values: Values over `seed` and `example`.
 
     Returns:
       By Student's t with the seeds' degrees of freedom; all NaN if a value is.
@@ -197,17 +198,17 @@ def crossed_interval(values: xr.DataArray) -> Estimate:
     return Estimate.of(mean + np.array([0, -half, half]), values.sizes["seed"])
 
 
-def analyse(
+def analyze(
     config: Any, swept: xr.Dataset, fresh: xr.Dataset, measure: str, units: str
 ) -> xr.Dataset:
-    """The figure's dataset.
+    """Compute the figure's dataset.
 
     Args:
-      config: With the fields of `ComparisonConfig`.
+      config: Has the fields of `ComparisonConfig`.
       swept: From `compare`.
       fresh: From `compare`.
-      measure: What validation and test measure, lower is better.
-      units: Its units.
+      measure: What validation and test measure, where lower is better.
+      units: Units of the measure.
 
     Returns:
       The sweep, what was chosen, the paper's statistic and the fresh seeds' tests, labeled.
@@ -226,7 +227,7 @@ def analyse(
         ),
         gain=number(
             [crossed_interval(gain) for gain in gains],
-            f"{measure} of Adam less that of the arm, mean over fresh seeds",
+            f"{measure} of Adam minus that of the arm, mean over fresh seeds",
             units,
             ["arm"],
         ),
@@ -239,7 +240,7 @@ def analyse(
     own = data.mean_test.sel(arm=ADAM, drop=True)
     numbers = {"adam_test": named(own, f"Adam's {measure}, mean over fresh seeds", units)}
     for arm in data.arm.values[1:].tolist():
-        what = f"{measure} of Adam less that of {arm}, fresh seeds"
+        what = f"{measure} of Adam minus that of {arm}, fresh seeds"
         numbers[f"gain_{arm}"] = named(data.gain.sel(arm=arm, drop=True), what, units)
     return labeled(data.assign(numbers), labels)
 
@@ -250,17 +251,17 @@ LABELS: Mapping[str, tuple[str, str | None]] = {
     "swept_test": ("{measure} on the test split, tuning seed", None),
     "best_swept": ("lowest {measure} on the test split over the sweep, one seed", None),
     "test": ("{measure} of a test example, fresh seeds", None),
-    "optimism": ("mean over fresh seeds less the lowest over the sweep", None),
-    "chosen_decay": ("way of decaying that is best on the validation split", "1"),
+    "optimism": ("mean over fresh seeds minus the lowest over the sweep", None),
+    "chosen_decay": ("kind of weight decay that is best on the validation split", "1"),
     "chosen_weight_decay": ("weight decay λ that is best on the validation split", "1"),
     "chosen_rate": ("learning rate η that is best on the validation split", "1"),
-    "rate_at_edge": ("whether that is the lowest or the highest learning rate", "1"),
+    "rate_at_edge": ("whether the chosen learning rate is the lowest or the highest", "1"),
     "arm": ("strategy and k; adam is k = 1", "1"),
     "strategy": ("strategy of the stages' decays", "1"),
     "k": ("stages k", "1"),
-    "decay": ("where weight decay is added: before or behind the stages", "1"),
+    "decay": ("where weight decay is added: before or after the stages", "1"),
     "weight_decay": ("weight decay λ", "1"),
     "rate": ("learning rate η", "1"),
     "seed": ("fresh seed", "1"),
 }
-"""long_name and units; None for the measure's."""
+"""long_name and units; None stands for the measure's units."""

@@ -96,11 +96,11 @@ def test_sobol_points_are_reproducible_and_differ_by_seed():
 
 
 def test_refined_points_stay_near_their_centre_and_inside():
-    centres, points = sobol(4, 3, 0), sobol(16, 3, 1)
-    moved = around(centres, points, 0.2)
+    centers, points = sobol(4, 3, 0), sobol(16, 3, 1)
+    moved = around(centers, points, 0.2)
     assert (moved >= 0).all()
     assert (moved <= 1).all()
-    assert (abs(moved - centres[np.arange(16) % 4]) <= 0.1 + 1e-12).all()
+    assert (abs(moved - centers[np.arange(16) % 4]) <= 0.1 + 1e-12).all()
 
 
 def test_the_lower_end_is_open_for_no_average_alone():
@@ -384,7 +384,7 @@ def test_a_narrow_network_says_nothing_of_cifar10():
 def test_what_is_recommended_is_better_on_both_tasks_or_nothing_is(given, confirmed):
     changed = made_up(**given)
     assert changed.num_confirmed == confirmed
-    start = "Recommended" if confirmed else "The search is empty"
+    start = "Recommended" if confirmed else "No decays were found"
     assert changed.attrs["note"].startswith(start)
     assert f"γ₁ = {changed.found_b1_1.item():.4g}" in changed.attrs["note"]
 

@@ -21,7 +21,7 @@ from experiments.figures.optimizer.noise_robustness.noisy_training import (
     noisy_trial,
 )
 from experiments.figures.optimizer.noise_robustness.plot import plot
-from experiments.figures.optimizer.noise_robustness.run import Config, analyse
+from experiments.figures.optimizer.noise_robustness.run import Config, analyze
 from experiments.training.train import train_member
 from models.ngram import NGramConfig
 from tests.figures.contract import CORPUS, Contract
@@ -138,7 +138,7 @@ def made_up(constant=0.0, slope=0.0, two=0.0, spread=0.01, at_edge=None, config=
     valleys = np.array([(rates - 2 * (k != at_edge)) ** 2 for k in config.ks])
     shape = (*losses.shape[:2], config.num_seeds)
     test = losses + spread * np.random.default_rng(0).normal(size=shape)
-    return analyse(config, losses + valleys, test)
+    return analyze(config, losses + valleys, test)
 
 
 def test_a_gain_is_over_the_better_of_the_smaller():
@@ -177,7 +177,7 @@ def test_a_rate_at_an_edge_opens_the_interval_to_its_side(axis):
 def test_a_diverged_seed_leaves_open_what_it_is_part_of():
     test = made_up().test.transpose("condition", "k", "seed").values.copy()
     test[1, 0, 0] = np.inf  # Adam's at batch 8
-    run = analyse(LAPTOP, made_up().validation.values, test)
+    run = analyze(LAPTOP, made_up().validation.values, test)
     assert np.isnan(trend(run, "batch", [3]).value)
     assert np.isfinite(trend(run, "label_noise", [3]).value)
 

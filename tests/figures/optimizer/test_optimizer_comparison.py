@@ -18,7 +18,7 @@ from experiments.figures.optimizer.optimizer_comparison.claims import (
     RIVALS,
     USEFUL,
 )
-from experiments.figures.optimizer.optimizer_comparison.gains import AXES, analyse
+from experiments.figures.optimizer.optimizer_comparison.gains import AXES, analyze
 from experiments.figures.optimizer.optimizer_comparison.grids import Grid, first_few
 from experiments.figures.optimizer.optimizer_comparison.plot import plot
 from experiments.training.optimizers import OPTIMIZERS
@@ -150,7 +150,7 @@ def made_up(gains=None, picks="scaled_2", spread=0.0, edges=(), diverged=(), see
             "seed": np.array(config.seeds),
         },
     )
-    return analyse(data).assign_attrs(config=to_json(config))
+    return analyze(data).assign_attrs(config=to_json(config))
 
 
 # What supports a claim, what refutes it and what does neither.
@@ -258,7 +258,7 @@ def test_an_optimum_at_an_end_of_any_axis_is_flagged_and_named(axis, tried, plac
     data[axis][0, :3] = tried
     data[axis][0, 3:] = np.nan
     data["picked_setting"][0] = place
-    data = analyse(data)
+    data = analyze(data)
     assert data.at_edge.sel(axis=axis)[0] == at_edge
     assert data.at_edge.sum() == at_edge
     assert (f"adamw ({AXES[axis]})" in data.note) == at_edge
@@ -271,7 +271,7 @@ def test_neighbours_along_an_axis_have_the_other_decay_as_picked():
     data["b2"][0, :4] = [0.9, 0.95, 0.95, 0.99]
     data["b1"][0, 4:] = data["b2"][0, 4:] = np.nan
     data["picked_setting"][0] = 1
-    assert analyse(data).at_edge[0].to_series().to_dict() == {
+    assert analyze(data).at_edge[0].to_series().to_dict() == {
         "rate": False,
         "b1": True,
         "b2": True,
@@ -309,9 +309,9 @@ CONTRACT = Contract(
         {"optimizers": ("adamw", "kadam", "adam")},
         {"ks": ()},
         {"ks": (1, 2)},
-        ({"ks": (2, 3)}, "as many tuning members.*adamw 2 x 5.*kadam 2 x 10"),
-        (grid("adamw", (1.0, 2.0, 4.0), ADAM_ROWS), "as many tuning members.*adamw 3 x 5"),
-        (grid("adamw", (1.0, 2.0), ADAM_ROWS[1:]), "as many tuning members.*adamw 2 x 4"),
+        ({"ks": (2, 3)}, "equally many tuning members.*adamw 2 x 5.*kadam 2 x 10"),
+        (grid("adamw", (1.0, 2.0, 4.0), ADAM_ROWS), "equally many tuning members.*adamw 3 x 5"),
+        (grid("adamw", (1.0, 2.0), ADAM_ROWS[1:]), "equally many tuning members.*adamw 2 x 4"),
         (grid("adamw", (1.0, 0.5), ADAM_ROWS), "grids.adamw.rates"),
         (grid("adamw", (1.0, 2.0), (*ADAM_ROWS[1:], (0.9, 1.0, 0.0))), "grids.adamw.settings"),
         (grid("kadam", (0.5, 1.0), ADAM_ROWS), "grids.kadam.settings"),

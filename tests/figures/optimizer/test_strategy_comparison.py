@@ -16,7 +16,7 @@ from experiments.core.store import ChunkStore
 from experiments.figures.optimizer import strategies_text
 from experiments.figures.optimizer.strategy_comparison import (
     ADAM,
-    analyse,
+    analyze,
     compare,
     crossed_interval,
     either_decay,
@@ -98,7 +98,7 @@ def compared(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def data(compared):
-    dataset = analyse(CONFIG, *compared, "test error", "%")
+    dataset = analyze(CONFIG, *compared, "test error", "%")
     dataset.attrs["config"] = to_json(CONFIG)
     return dataset
 

@@ -1,4 +1,4 @@
-"""What the search for 2-Adam's decays says: differences with intervals, and their meaning."""
+"""The results of the search for 2-Adam's decays: differences with intervals, and their meaning."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,11 +14,11 @@ from experiments.training.optimizers import ADAMW
 from experiments.training.tuning import lowest
 
 
-def analyse(config: Any, data: xr.Dataset) -> xr.Dataset:
-    """Adds to what the stages gave the differences with their intervals, and what they say.
+def analyze(config: Any, data: xr.Dataset) -> xr.Dataset:
+    """Add differences with their intervals, and what they mean, to the stages' results.
 
     Args:
-      config: The figure's.
+      config: The figure's configuration.
       data: From `experiments.figures.optimizer.decay_search.stages.stages`.
 
     Returns:
@@ -35,23 +35,23 @@ def analyse(config: Any, data: xr.Dataset) -> xr.Dataset:
     data = data.assign(
         gain=number(
             [paired_mean(gain) for gain in gains],
-            "test loss of tuned AdamW less the arm's, mean over fresh seeds",
+            "test loss of tuned AdamW minus the arm's, mean over fresh seeds",
             LOSS,
             ["arm"],
         ),
         second_gain=number(
             paired_mean(over_adamw),
-            "test loss on images of AdamW less that of the 2-Adam found, mean over fresh seeds",
+            "test loss on images of AdamW minus that of the 2-Adam found, mean over fresh seeds",
             "nat/image",
         ),
         gain_over_strategies=number(
             paired_mean(data.test.sel(arm=best) - found),
-            "test loss of the best strategy less that of the 2-Adam found, mean over fresh seeds",
+            "test loss of the best strategy minus that of the 2-Adam found, mean over fresh seeds",
             LOSS,
         ),
         gain_over_inverse_exp=number(
             paired_mean(data.test.sel(arm="inverse_exp") - data.test.sel(arm=best_known)),
-            "test loss of inverse exp less that of the best 2-Adam, found or by a strategy, mean "
+            "test loss of inverse exp minus that of the best 2-Adam, found or by a strategy, mean "
             "over fresh seeds",
             LOSS,
         ),
@@ -72,7 +72,7 @@ def analyse(config: Any, data: xr.Dataset) -> xr.Dataset:
     )
     data["gain_searched"] = named(
         data.gain.sel(arm=SEARCHED, drop=True),
-        "test loss of tuned AdamW less that of the 2-Adam found, mean over fresh seeds",
+        "test loss of tuned AdamW minus that of the 2-Adam found, mean over fresh seeds",
         LOSS,
     )
     lows = data.gain_searched.sel(end="low"), data.second_gain.sel(end="low")
@@ -87,12 +87,12 @@ def analyse(config: Any, data: xr.Dataset) -> xr.Dataset:
 
 
 def _lowest(data: xr.Dataset, arms: Sequence[str]) -> str:
-    """The arm of these with the lowest validation loss."""
+    """Return the one of these arms with the lowest validation loss."""
     return arms[int(lowest(data.mean_validation.sel(arm=list(arms))))]
 
 
 def _boundaries(config: Any) -> np.ndarray:
-    """Ends of the box, and where its outer tenths begin, (num_coordinates, num_boundaries)."""
+    """Return the box's ends and the inner ends of its outer tenths, (coordinate, boundary)."""
     places = np.array(list(BOUNDARIES.values()))
     cube = np.tile(places[:, None], (1, len(COORDINATES)))
     return config.box.settings(cube, COORDINATES).T
@@ -110,7 +110,7 @@ def _rank_correlations(config: Any, data: xr.Dataset) -> np.ndarray:
 
 
 def _stated_settings(data: xr.Dataset) -> dict[str, xr.DataArray]:
-    """What was chosen, as numbers that the report states."""
+    """Return what was chosen, as numbers that the report states."""
     names = {SEARCHED: ("found", "the 2-Adam found"), ADAMW: ("adamw", "AdamW as tuned")}
     numbers = {}
     for arm, (prefix, whose) in names.items():
@@ -124,17 +124,20 @@ def _stated_settings(data: xr.Dataset) -> dict[str, xr.DataArray]:
 
 
 def _note(data: xr.Dataset) -> str:
-    """The search's result in a sentence, from the numbers."""
+    """State the search's result in a sentence, from the numbers."""
     setting = data.arm_setting.sel(arm=SEARCHED)
     found = ", ".join(
         f"{SYMBOLS[axis]} = {setting.sel(coordinate=axis).item():.4g}" for axis in COORDINATES
     )
     if data.gain_searched.isnull().any() or data.second_gain.isnull().any():
-        return "No result: what was chosen diverged with fresh seeds, or has one task alone."
+        return (
+            "No result: what was chosen diverged with fresh seeds, or was trained on one task only."
+        )
     if data.num_confirmed:
         return f"Recommended, better than tuned AdamW on both tasks: {found}."
     return (
-        f"The search is empty: no candidate is shown to be better on both tasks. The best: {found}."
+        "No decays were found: no candidate is shown to be better on both tasks. The best: "
+        f"{found}."
     )
 
 
@@ -146,24 +149,24 @@ SYMBOLS: Mapping[str, str] = {
     "rate": "learning rate η",
 }
 BOUNDARIES = {"lowest": 0.0, "inner_low": OUTER, "inner_high": 1 - OUTER, "highest": 1.0}
-"""Places along an axis of the box."""
+"""Positions along an axis of the box."""
 LOSS = "nat/token"
 LABELS: Mapping[str, tuple[str, str]] = {
-    "optimizer": ("optimizer that is searched", "1"),
+    "optimizer": ("optimizer whose decays are searched", "1"),
     "coordinate": ("decay of a stage, or learning rate", "1"),
     "setting": ("value of a member", "1"),
     "validation": ("validation loss, first tuning seed", LOSS),
-    "finalist_member": ("place of the finalist among the members", "1"),
+    "finalist_member": ("index of the finalist among the members", "1"),
     "finalist_validation": ("validation loss of a finalist", LOSS),
-    "tuning_seed": ("seed of what chooses", "1"),
-    "chosen": ("place of the chosen member", "1"),
+    "tuning_seed": ("seed that is used for choosing", "1"),
+    "chosen": ("index of the chosen member", "1"),
     "coordinate_at_edge": ("whether the chosen value is in the outer tenth of its range", "1"),
     "strategy": ("the paper's strategy", "1"),
     "strategy_rate": ("learning rate of the strategies' sweep", "1"),
     "strategy_validation": ("validation loss of a strategy, first tuning seed", LOSS),
     "strategy_setting": ("value of a strategy as tuned", "1"),
     "strategy_mean": ("validation loss of a strategy as tuned, mean over tuning seeds", LOSS),
-    "strategy_at_edge": ("whether its learning rate is the lowest or the highest", "1"),
+    "strategy_at_edge": ("whether the strategy's learning rate is the lowest or the highest", "1"),
     "arm": ("tuned AdamW, the 2-Adam found, 2-Adam by strategy", "1"),
     "arm_setting": ("value of an arm as tuned", "1"),
     "mean_validation": ("validation loss as tuned, mean over tuning seeds", LOSS),
@@ -173,6 +176,9 @@ LABELS: Mapping[str, tuple[str, str]] = {
     "second_rate": ("learning rate of the second task's sweep", "1"),
     "second_validation": ("validation loss on the second task, first tuning seed", "nat/image"),
     "second_chosen_rate": ("learning rate chosen on the second task", "1"),
-    "second_rate_at_edge": ("whether that is the lowest or the highest", "1"),
+    "second_rate_at_edge": (
+        "whether the second task's learning rate is the lowest or the highest",
+        "1",
+    ),
     "second_test": ("test loss on the second task, fresh seeds", "nat/image"),
 }

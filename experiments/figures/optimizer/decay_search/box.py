@@ -1,7 +1,7 @@
-"""The box in which decays and learning rates are searched, and quasi-random points of it.
+"""The box in which decays and learning rates are searched, and quasi-random points in it.
 
-A point is first a place in the unit cube. Along an axis log10(1 - b), or log10 of the learning
-rate, is uniform.
+A point is first a place in the unit cube. Points are uniform in log10(1 - b) along the axis of a
+decay, and in log10 along that of the learning rate.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,20 +16,20 @@ KADAM = "kadam_2"
 COORDINATES = ("b1_1", "b2_1", "b1_2", "b2_2", "rate")
 """γ and β of the stages, and the learning rate."""
 AXES: Mapping[str, tuple[str, ...]] = {ADAMW: ("b1_1", "b2_1", "rate"), KADAM: COORDINATES}
-"""What is searched for each optimizer; AdamW is one stage."""
+"""The axes searched for each optimizer; AdamW is one stage."""
 OUTER = 0.1
-"""Nearer than this share of an axis to an end of it, an optimum may lie beyond."""
+"""If an optimum is nearer to an end of an axis than this share of it, it may lie beyond."""
 
 
 @dataclass(frozen=True)
 class Box:
-    """Ends of its axes.
+    """The box, given by the ends of its axes.
 
     Attributes:
-      highest_b1: Of every γ, whose lowest value is 0.
+      highest_b1: Highest value of every γ; the lowest is 0.
       b2: Lowest and highest β.
       rates: Lowest and highest learning rate.
-      zero_share: The share of a γ's axis that is 0: no average, which its logarithm would miss.
+      zero_share: The share of a γ's axis where γ is 0, no average, which a logarithm would miss.
     """
 
     highest_b1: float
@@ -38,7 +38,7 @@ class Box:
     zero_share: float
 
     def settings(self, cube: np.ndarray, axes: Sequence[str]) -> np.ndarray:
-        """The decays and learning rates of points of the unit cube, (num_points, num_axes).
+        """Return decays and learning rates of points of the unit cube, (num_points, num_axes).
 
         >>> box = Box(highest_b1=0.99, b2=(0.9, 0.999), rates=(1e-3, 1e-1), zero_share=0.2)
         >>> box.settings(np.array([[0.1, 0.5, 0.5], [0.6, 1.0, 0.0]]), AXES["adamw"]).round(4)
@@ -61,7 +61,7 @@ def _geometric(low: float, high: float, x: np.ndarray) -> np.ndarray:
 
 
 def at_edge(cube: np.ndarray, axes: Sequence[str]) -> np.ndarray:
-    """Whether points of the unit cube are near an end of an axis; 0, where a γ ends, is not an end.
+    """Return whether points of the unit cube are near an end of an axis; γ = 0 is not an end.
 
     >>> at_edge(np.array([[0.0, 0.5, 0.95], [0.95, 0.0, 0.5]]), AXES["adamw"])
     array([[False, False,  True],
@@ -72,12 +72,12 @@ def at_edge(cube: np.ndarray, axes: Sequence[str]) -> np.ndarray:
 
 
 def sobol(num_points: int, num_axes: int, seed: int) -> np.ndarray:
-    """The first points of a scrambled Sobol sequence, (num_points, num_axes), in [0, 1).
+    """Return the first points of a scrambled Sobol sequence, (num_points, num_axes), in [0, 1).
 
     Args:
-      num_points: A power of 2, for which the points are spread evenly.
-      num_axes: Of the unit cube.
-      seed: Of the scrambling.
+      num_points: A power of 2, so that the points are spread evenly.
+      num_axes: The dimension of the unit cube.
+      seed: The seed of the scrambling.
 
     >>> points = sobol(4, 2, seed=0)
     >>> np.sort(np.floor(4 * points), axis=0).T.tolist()  # one in each quarter of each axis
@@ -86,16 +86,16 @@ def sobol(num_points: int, num_axes: int, seed: int) -> np.ndarray:
     return qmc.Sobol(num_axes, rng=np.random.default_rng(seed)).random(num_points)
 
 
-def around(centres: np.ndarray, points: np.ndarray, width: float) -> np.ndarray:
-    """Points of the unit cube moved into smaller cubes, one centre after the other.
+def around(centers: np.ndarray, points: np.ndarray, width: float) -> np.ndarray:
+    """Move points of the unit cube into smaller cubes, cycling through their centers.
 
     Args:
-      centres: (num_centres, num_axes).
+      centers: (num_centers, num_axes).
       points: (num_points, num_axes), uniform in the unit cube.
-      width: Of the smaller cubes; what would be outside of the unit cube is put on its surface.
+      width: The width of the smaller cubes; points outside the unit cube are put on its surface.
 
     >>> around(np.array([[0.5], [0.9]]), np.array([[0.0], [1.0], [0.75]]), 0.4).ravel().tolist()
     [0.3, 1.0, 0.6]
     """
-    chosen = centres[np.arange(len(points)) % len(centres)]
+    chosen = centers[np.arange(len(points)) % len(centers)]
     return np.clip(chosen + width * (points - 0.5), 0, 1)

@@ -1,8 +1,9 @@
-"""What a search says of 2-Adam's decays beside tuned AdamW and the paper's strategies, as rules.
+"""Claims about 2-Adam's decays versus tuned AdamW and the paper's strategies, as rules.
 
-Losses are of fresh seeds on the test split, paired by seed. Where a learning rate was chosen near
-an end of its range, that of any arm of a side, it may be better than measured: the interval is open
-to there. An end of the decays' box opens nothing: it is what was searched, and is flagged.
+Losses are those of fresh seeds on the test split, paired by seed. If a learning rate of any arm on
+a side was chosen near an end of its range, that side may be better than measured, so the interval
+is open in that direction. An end of the decays' box does not open the interval: the box is what was
+searched, and the end is flagged.
 """
 
 import math
@@ -16,7 +17,7 @@ from experiments.figures.optimizer.claims import CIFAR_WIDTH
 
 
 def improvement(run: xr.Dataset, gain: str, found: xr.DataArray, rival: xr.DataArray) -> Estimate:
-    """A rival's loss minus that of what was found, where each may be at an edge."""
+    """Return a rival's loss minus that of what was found, where each may be at an edge."""
     return Estimate.of(run[gain], run.sizes["seed"]).opened(
         lower=bool(rival.any()), higher=bool(found.any())
     )
@@ -57,27 +58,28 @@ CLAIMS: tuple[Claim, ...] = (
     claim(
         id="searched-decays-beat-adamw-on-text",
         section="§4.3",
-        statement="There are decays of each stage with which 2-Adam outperforms Adam, here AdamW "
-        "tuned with as many runs over its own decays and learning rate, on text.",
-        quantity=f"test loss of tuned AdamW less {FOUND}, nats per token: mean over fresh seeds",
+        statement="There are decays of each stage with which 2-Adam outperforms Adam, here an "
+        "AdamW tuned with as many runs over its own decays and learning rate, on text.",
+        quantity=f"test loss of tuned AdamW minus {FOUND}, nats per token: mean over fresh seeds",
         statistic=_over_adamw,
         accept=(0.0, math.inf),
-        reason="It outperforms AdamW if its loss is less; whether that is worth a second stage's "
+        reason="It outperforms AdamW if its loss is lower; whether that is worth a second stage's "
         "memory is another question.",
-        correction="The best that the search found is worse than AdamW on seeds that chose "
-        "neither.",
+        correction="The best that the search found is worse than AdamW on seeds that were not used "
+        "to choose either.",
     ),
     claim(
         id="searched-decays-beat-adamw-on-images",
         section="§4.3",
-        statement="Decays found on text let 2-Adam outperform tuned AdamW on images too, both with "
-        "the learning rate alone tuned again.",
-        quantity=f"test cross-entropy of AdamW less {FOUND}, nats per image: mean over fresh seeds",
+        statement="Decays found on text let 2-Adam outperform tuned AdamW on images too, where for "
+        "both only the learning rate is tuned again.",
+        quantity=f"test cross-entropy of AdamW minus {FOUND}, nats per image: mean over "
+        "fresh seeds",
         statistic=_over_adamw_on_images,
         accept=(0.0, math.inf),
-        reason="What is recommended to others must be better where it was not searched for; by "
-        "how much is for the first task to say.",
-        correction="Elsewhere they are worse than AdamW's, which were found in the same way.",
+        reason="What is recommended to others must be better on a task that it was not searched "
+        "on; by how much is for the first task to say.",
+        correction="On another task they are worse than AdamW's, which were found in the same way.",
     ),
     claim(
         id="more-natural-strategy-exists",
@@ -85,7 +87,7 @@ CLAIMS: tuple[Claim, ...] = (
         statement="There may be a more natural hyperparameter strategy than the paper's five: "
         "decays that none of them gives are better.",
         quantity="test loss of the paper's strategy that is best on the validation split, its "
-        f"learning rate tuned, less {FOUND}, nats per token: mean over fresh seeds",
+        f"learning rate tuned, minus {FOUND}, nats per token: mean over fresh seeds",
         statistic=_over_best_strategy,
         accept=(0.0, math.inf),
         reason="A better strategy has a lower loss.",
@@ -94,15 +96,16 @@ CLAIMS: tuple[Claim, ...] = (
     claim(
         id="inverse-exp-is-near-the-optimum",
         section="§4.3",
-        statement="The inverse-exp strategy, the paper's best, is near the best that decays of "
+        statement="The inverse-exp strategy, the paper's best, is near the best that any decays of "
         "each stage can do.",
-        quantity="test loss of inverse-exp 2-Adam, its learning rate tuned, less that of the best "
+        quantity="test loss of inverse-exp 2-Adam, its learning rate tuned, minus that of the best "
         "2-Adam known on the validation split, found or by a strategy, nats per token: mean over "
         "fresh seeds",
         statistic=_over_inverse_exp,
         accept=(-math.inf, 0.05),
-        reason="Within .05 nat, a fiftieth of the loss and what lay between AdamW and the scaled "
-        "strategy in a sketch, nobody would search for more; it is 0 where it is the best.",
-        correction="Other decays leave it behind by more than that.",
+        reason="Within 0.05 nat, a fiftieth of the loss and the gap between AdamW and the scaled "
+        "strategy in a pilot run, nobody would search for more; it is 0 if inverse exp is the "
+        "best.",
+        correction="Other decays are better by more than that.",
     ),
 )

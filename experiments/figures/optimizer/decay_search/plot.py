@@ -1,4 +1,4 @@
-"""How the search for 2-Adam's decays is drawn."""
+"""Plots of the search for 2-Adam's decays."""
 
 import numpy as np
 import xarray as xr
@@ -10,18 +10,18 @@ from experiments.figures.optimizer.plot import STRATEGIES
 ADAMW = ("AdamW", "tab:red", "x")
 KADAM = ("2-Adam", "0.2", "o")
 OPTIMIZERS = {"adamw": ADAMW, "kadam_2": KADAM}
-"""Label, colour and marker; the strategies have their own."""
+"""Label, color and marker; the strategies have their own."""
 DECAYS = {"b1_1": "1 − γ₁", "b2_1": "1 − β₁", "b1_2": "1 − γ₂", "b2_2": "1 − β₂"}
 SYMBOLS = {"b1_1": "γ₁", "b2_1": "β₁", "b1_2": "γ₂", "b2_2": "β₂", "rate": "η"}
 SHADE = dict(color="0.93", linewidth=0, zorder=0)
 SHOWN = 0.25
-"""The share of members, the best, whose decays are drawn."""
+"""The share of members, counted from the best, whose decays are drawn."""
 ROOM = 1.5
-"""How much worse than the best the members are that have a place of their own, in nats."""
+"""Members that are worse than the best by up to this, in nats, are drawn at their own height."""
 
 
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
-    """All members by learning rate and by decay, what was found, what the loss follows."""
+    """Draw members by learning rate and by decay, what was found, and what the loss follows."""
     canvas, grid = plotting.canvas(11.4, 8.4, nrows=2, ncols=2)
     plotting.draw_panels(grid, dataset, (_members, _decays, _gains, _correlations))
     canvas.supxlabel(dataset.attrs["note"], fontsize=9)
@@ -29,7 +29,7 @@ def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
 
 
 def _shade(panel: axes.Axes, ends: np.ndarray, along: str) -> None:
-    """Greys the outer tenths of (lowest, inner low, inner high, highest)."""
+    """Shade the outer tenths of (lowest, inner low, inner high, highest)."""
     for start, stop in (ends[:2], ends[2:]):
         {"x": panel.axvspan, "y": panel.axhspan}[along](start, stop, **SHADE)
 
@@ -38,11 +38,11 @@ def _members(panel: axes.Axes, data: xr.Dataset) -> str:
     best = data.validation.where(np.isfinite(data.validation)).values
     best = np.nanmin(best) if np.isfinite(best).any() else 0.0
     worst = best + ROOM
-    for name, (label, colour, marker) in OPTIMIZERS.items():
+    for name, (label, color, marker) in OPTIMIZERS.items():
         one = data.sel(optimizer=name)
         rates = one.setting.sel(coordinate="rate")
         finite = np.isfinite(one.validation.values)
-        style = dict(color=colour, markersize=3.5, linestyle="none", alpha=0.75)
+        style = dict(color=color, markersize=3.5, linestyle="none", alpha=0.75)
         count = f"{len(finite)}" + ("" if finite.all() else f", {(~finite).sum()} diverged")
         panel.plot(
             rates,
@@ -56,17 +56,17 @@ def _members(panel: axes.Axes, data: xr.Dataset) -> str:
             rates[chosen],
             one.validation[chosen],
             "*",
-            color=colour,
+            color=color,
             markersize=13,
             markeredgecolor="white",
             zorder=4,
         )
     for strategy in data.strategy.values:
-        label, colour, marker = STRATEGIES[strategy]
+        label, color, marker = STRATEGIES[strategy]
         losses = data.strategy_validation.sel(strategy=strategy).clip(max=worst)
-        panel.plot(data.strategy_rate, losses, "-", color=colour, linewidth=0.9)
+        panel.plot(data.strategy_rate, losses, "-", color=color, linewidth=0.9)
         panel.plot(
-            data.strategy_rate, losses, marker, color=colour, fillstyle="none", ms=5, label=label
+            data.strategy_rate, losses, marker, color=color, fillstyle="none", ms=5, label=label
         )
     _shade(panel, data.box.sel(coordinate="rate").values, "x")
     panel.set(
@@ -76,7 +76,7 @@ def _members(panel: axes.Axes, data: xr.Dataset) -> str:
         ylim=(best - 0.05 * ROOM, worst + 0.02 * ROOM),
     )
     plotting.legend_above(panel, 0.17, loc="upper center", ncols=4, fontsize=7)
-    return "every member, one seed; ★ is chosen with more"
+    return "every member, one seed; ★ is chosen with more seeds"
 
 
 def _decays(panel: axes.Axes, data: xr.Dataset) -> str:
@@ -94,18 +94,18 @@ def _decays(panel: axes.Axes, data: xr.Dataset) -> str:
     if order.size:
         worst = losses[order[-1]]
         norm = colors.Normalize(losses[order[0]], worst if worst > losses[order[0]] else None)
-        colour = cm.ScalarMappable(norm, "viridis")
+        color = cm.ScalarMappable(norm, "viridis")
         for member in order[::-1]:
             values = 1 - searched.setting[member].sel(coordinate=list(DECAYS))
-            panel.plot(across, values, color=colour.to_rgba(losses[member]), linewidth=0.8)
-        panel.figure.colorbar(colour, ax=panel, label="validation loss (nat/token)")
+            panel.plot(across, values, color=color.to_rgba(losses[member]), linewidth=0.8)
+        panel.figure.colorbar(color, ax=panel, label="validation loss (nat/token)")
     for strategy in data.strategy.values:
         _, tint, marker = STRATEGIES[strategy]
         panel.plot(across, left.sel(arm=strategy), marker, color=tint, fillstyle="none", ms=6)
     panel.plot(across, left.sel(arm="searched"), "-*", color="0.1", lw=1.8, ms=12, zorder=4)
     panel.set_yscale("log")
     panel.set_xticks(across, DECAYS.values())
-    panel.set(xlabel="decay of a stage", ylabel="one less the decay")
+    panel.set(xlabel="decay of a stage", ylabel="1 minus the decay")
     return f"decays of 2-Adam's best {len(order)} members; ★ is chosen"
 
 
@@ -119,15 +119,15 @@ def _gains(panel: axes.Axes, data: xr.Dataset) -> str:
         ),
         ("2-Adam found, text", data.gain_searched, _at_edge(data, "searched"), KADAM),
     ][::-1]
-    for place, (_, gain, edge, (_, colour, marker)) in enumerate(rows):
-        plotting.horizontal_interval(panel, place, gain.values, fmt=marker, color=colour, capsize=3)
+    for place, (_, gain, edge, (_, color, marker)) in enumerate(rows):
+        plotting.horizontal_interval(panel, place, gain.values, fmt=marker, color=color, capsize=3)
         if edge:
-            panel.plot(gain[0], place, color=colour, **plotting.RING)
+            panel.plot(gain[0], place, color=color, **plotting.RING)
     panel.axvline(0, color=ADAMW[1], linestyle=":", linewidth=0.9)
     plotting.label_rows(panel, [name for name, *_ in rows])
     panel.locator_params(axis="x", nbins=5)
-    panel.set(xlabel="AdamW's test loss less 2-Adam's (nat)", ylabel="decays and task")
-    return f"better than tuned AdamW to the right, {data.sizes['seed']} fresh seeds"
+    panel.set(xlabel="AdamW's test loss minus 2-Adam's (nat)", ylabel="decays and task")
+    return f"better than tuned AdamW: to the right, {data.sizes['seed']} fresh seeds"
 
 
 def _at_edge(data: xr.Dataset, arm: str) -> bool:
@@ -140,19 +140,19 @@ def _second_at_edge(data: xr.Dataset) -> bool:
 
 def _correlations(panel: axes.Axes, data: xr.Dataset) -> str:
     places = np.arange(data.sizes["coordinate"])
-    for shift, (name, (label, colour, _)) in zip((0.18, -0.18), OPTIMIZERS.items(), strict=True):
+    for shift, (name, (label, color, _)) in zip((0.18, -0.18), OPTIMIZERS.items(), strict=True):
         bars = data.rank_correlation.sel(optimizer=name)
-        panel.barh(places + shift, bars.fillna(0), 0.32, color=colour, alpha=0.8, label=label)
+        panel.barh(places + shift, bars.fillna(0), 0.32, color=color, alpha=0.8, label=label)
     panel.axvline(0, color="0.3", linewidth=0.8)
     panel.set_yticks(places, [_tick(data, name) for name in data.coordinate.values])
     panel.invert_yaxis()
     panel.set(xlabel="rank correlation with validation loss", ylabel="coordinate", xlim=(-1, 1))
     panel.legend(loc="best")
-    return "what the loss follows, members of the whole box"
+    return "what the loss depends on, members of the whole box"
 
 
 def _tick(data: xr.Dataset, name: str) -> str:
-    """The coordinate, and for which optimizers the chosen value is near an end of its range."""
+    """Name the coordinate, and the optimizers whose chosen value is near an end of its range."""
     edges = data.coordinate_at_edge.sel(coordinate=name)
     whose = [OPTIMIZERS[optimizer][0] for optimizer in data.optimizer.values[edges.values]]
     return SYMBOLS[name] + (f"\n({', '.join(whose)}: edge)" if whose else "")

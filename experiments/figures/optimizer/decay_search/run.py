@@ -1,4 +1,4 @@
-"""Are there decays of each stage with which 2-Adam beats tuned AdamW? Not in the paper."""
+"""A search for decays of each stage with which 2-Adam beats tuned AdamW; not in the paper."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ import xarray as xr
 
 from experiments.core.config import ConfigError, check_least, check_rising
 from experiments.core.run import Run
-from experiments.figures.optimizer.decay_search.analysis import analyse
+from experiments.figures.optimizer.decay_search.analysis import analyze
 from experiments.figures.optimizer.decay_search.box import Box
 from experiments.figures.optimizer.decay_search.stages import stages, trainers
 from experiments.training.config import ContendersConfig, ImagesConfig
@@ -19,28 +19,28 @@ from models.cnn import CNNConfig
 
 @dataclass(frozen=True)
 class Config(TunedConfig, ImagesConfig, ContendersConfig):
-    """What is searched and trained: learning_rate is what all rates multiply.
+    """What is searched and trained, where all rates multiply learning_rate.
 
-    The schedule ends at the same share on both tasks.
+    The schedule ends at the same share of the learning rate on both tasks.
 
     Attributes:
-      weight_decay: Decoupled, of all members.
+      weight_decay: Decoupled weight decay of all members.
       highest_b1: The box's highest γ; the lowest is 0.
-      b2: Its lowest and highest β.
-      rates: Its lowest and highest learning rate, as multiples of learning_rate.
-      zero_share: The share of a γ's axis that is 0.
-      num_searched: Members in the whole box, a power of 2, of each optimizer.
-      num_refined: Members around the best of those, a power of 2, of each optimizer.
-      refined_width: Width of the boxes around them, as a share of the whole one's.
-      num_finalists: The best, which are trained with more seeds.
-      sobol_seed: Scrambles the sequences.
+      b2: The box's lowest and highest β.
+      rates: The box's lowest and highest learning rate, as multiples of learning_rate.
+      zero_share: The share of a γ's axis where γ is 0.
+      num_searched: Members of each optimizer in the whole box, a power of 2.
+      num_refined: Members of each optimizer around the best of those, a power of 2.
+      refined_width: Width of the boxes around the best, as a share of the whole box's.
+      num_finalists: Number of the best members, which are trained with more seeds.
+      sobol_seed: Seed that scrambles the sequences.
       strategy_rates: Learning rates of the paper's strategies, as multiples of learning_rate.
-      confirmed: Whether what is chosen is trained on the second task too.
-      second_model: Its network.
-      second_batch: Images in a batch.
-      second_steps: Its optimizer steps.
-      second_warmup: Of them.
-      second_rates: Its learning rates, as multiples of learning_rate.
+      confirmed: Whether what is chosen is also trained on the second task.
+      second_model: The second task's network.
+      second_batch: Images in a batch of the second task.
+      second_steps: Optimizer steps on the second task.
+      second_warmup: Warm-up steps among these.
+      second_rates: The second task's learning rates, as multiples of learning_rate.
     """
 
     num_seeds: int = 10
@@ -64,7 +64,7 @@ class Config(TunedConfig, ImagesConfig, ContendersConfig):
 
     @property
     def box(self) -> Box:
-        """What is searched."""
+        """The box that is searched."""
         low, high = (self.learning_rate * rate for rate in self.rates)
         return Box(self.highest_b1, self.b2, (low, high), self.zero_share)
 
@@ -84,7 +84,9 @@ class Config(TunedConfig, ImagesConfig, ContendersConfig):
             rates=self.rates, strategy_rates=self.strategy_rates, second_rates=self.second_rates
         )
         if not 0 <= self.b2[0] < self.b2[1] < 1:
-            raise ConfigError(f"b2 must be two that increase from 0 to below 1, got {self.b2}")
+            raise ConfigError(
+                f"b2 must be two numbers that increase from 0 to below 1, got {self.b2}"
+            )
         for name in ("highest_b1", "refined_width"):
             if not 0 < getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be between 0 and 1, got {getattr(self, name)}")
@@ -99,12 +101,12 @@ class Config(TunedConfig, ImagesConfig, ContendersConfig):
 
 
 def compute(config: Config, run: Run) -> xr.Dataset:
-    """The stages on text, what is chosen on images; then `analyse`."""
+    """Run the stages on text and train what is chosen on images; then `analyze`."""
     first = trainers(
         config, run, "text", text_trial(config, run.corpus), config.num_steps, config.warmup_steps
     )
     if not config.confirmed:
-        return analyse(config, stages(config, first, dict.fromkeys(first, _untrained)))
+        return analyze(config, stages(config, first, dict.fromkeys(first, _untrained)))
     images = image_trial(
         config.second_model,
         run.images,
@@ -113,11 +115,11 @@ def compute(config: Config, run: Run) -> xr.Dataset:
         measure="loss",
     )
     second = trainers(config, run, "images", images, config.second_steps, config.second_warmup)
-    return analyse(config, stages(config, first, second))
+    return analyze(config, stages(config, first, second))
 
 
 def _untrained(stage: str, candidates: Candidates, seeds: Sequence[int]) -> dict:
-    """Trains nothing: every loss is NaN."""
+    """Train nothing and return losses of NaN."""
     del stage
     shape = *candidates["learning_rate"].shape, len(seeds)
     return dict.fromkeys(("validation", "test"), np.full(shape, np.nan))

@@ -1,7 +1,7 @@
 """The stages of the search for 2-Adam's decays: many members with one seed, few with several.
 
-AdamW is searched in the same way and with as many members. What is compared is validation loss; the
-test split is for seeds that have chosen nothing.
+AdamW is searched in the same way and with as many members. Validation losses are compared; the test
+split is for seeds that did not take part in any choice.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,28 +26,28 @@ from experiments.training.tuning import Candidates, Train, lowest, lowest_few, t
 from kadam_jax import STRATEGIES
 
 SEARCHED = "searched"
-"""The arm of what the search found; the others are AdamW and the paper's strategies."""
+"""The arm that the search found; the others are AdamW and the paper's strategies."""
 ARMS = (ADAMW, SEARCHED, *STRATEGIES)
 
 FEW_RATES = 2
-"""Of each decays that have their learning rate tuned: what all tuning seeds choose of."""
+"""How many learning rates of the same decays all tuning seeds choose from."""
 
 Trains = Mapping[str, Train]
-"""What trains each optimizer on one task."""
+"""The functions that train each optimizer on one task."""
 
 
 def trainers(
     config: Any, run: Run, task: str, trial: Trial, num_steps: int, warmup_steps: int
 ) -> Trains:
-    """What trains one task's members, in one program for each optimizer.
+    """Return functions that train one task's members, with one program for each optimizer.
 
     Args:
-      config: With `weight_decay`, `final_rate` and `chunk_size`.
-      run: Of the figure.
-      task: Part of the sweeps' names.
+      config: Has `weight_decay`, `final_rate` and `chunk_size`.
+      run: The figure's run.
+      task: Becomes part of the sweeps' names.
       trial: Trains a member.
-      num_steps: Of every member.
-      warmup_steps: Of them.
+      num_steps: Steps of every member.
+      warmup_steps: Warm-up steps among these.
     """
 
     def one(optimizer):
@@ -59,22 +59,22 @@ def trainers(
 
 
 def candidates(settings: np.ndarray) -> Candidates:
-    """Columns (...) of settings (..., num_coordinates)."""
+    """Return columns (...) of settings (..., num_coordinates)."""
     columns = dict(zip(COORDINATES, np.moveaxis(settings, -1, 0), strict=True))
     columns["learning_rate"] = columns.pop("rate")
-    return columns | {"b1": columns["b1_1"], "b2": columns["b2_1"]}  # as one stage calls them
+    return columns | {"b1": columns["b1_1"], "b2": columns["b2_1"]}  # the names for a single stage
 
 
 def stages(config: Any, first: Trains, second: Trains) -> xr.Dataset:
-    """Searches both optimizers, tunes the strategies, compares all, and confirms what was found.
+    """Search both optimizers, tune the strategies, compare all, and confirm what was found.
 
     Args:
-      config: With the fields of the figure's `Config`.
+      config: Has the fields of the figure's `Config`.
       first: Trains on the task that is searched on.
-      second: Trains on the other.
+      second: Trains on the other task.
 
     Returns:
-      What each stage gives, in one dataset.
+      The results of all stages, in one dataset.
     """
     searched = xr.concat([search(config, first, name) for name in AXES], "optimizer")
     strategies = tune_strategies(config, first)
@@ -83,18 +83,18 @@ def stages(config: Any, first: Trains, second: Trains) -> xr.Dataset:
 
 
 def search(config: Any, trains: Trains, name: str) -> xr.Dataset:
-    """Searches one optimizer's decays and learning rate.
+    """Search one optimizer's decays and learning rate.
 
-    A Sobol sequence in the whole box, another one around the best of the first, each with one seed;
-    the best of both with more seeds, whose mean decides.
+    The search takes a Sobol sequence in the whole box and another one around the best of the first,
+    both with one seed; then the best of both with more seeds, whose mean decides.
 
     Args:
-      config: With the fields of the figure's `Config`.
-      trains: Of the first task.
-      name: Of the optimizer.
+      config: Has the fields of the figure's `Config`.
+      trains: From `trainers`, for the first task.
+      name: The optimizer's name.
 
     Returns:
-      All members over `member`, the best over `finalist`, and `chosen`, the best one's place.
+      All members over `member`, the best over `finalist`, and `chosen`, the index of the best.
     """
     axes, train = AXES[name], trains[name]
 
@@ -108,8 +108,8 @@ def search(config: Any, trains: Trains, name: str) -> xr.Dataset:
     cube = sobol(config.num_searched, len(axes), config.sobol_seed)
     validation = validate("searched", cube)
     smaller = sobol(config.num_refined, len(axes), config.sobol_seed + 1)
-    centres = cube[lowest_few(validation, config.num_finalists)]
-    refined = around(centres, smaller, config.refined_width)
+    centers = cube[lowest_few(validation, config.num_finalists)]
+    refined = around(centers, smaller, config.refined_width)
     validation = np.append(validation, validate("refined", refined))
     cube = np.concatenate([cube, refined])
 
@@ -133,7 +133,7 @@ def search(config: Any, trains: Trains, name: str) -> xr.Dataset:
 
 
 def with_all_coordinates(settings: np.ndarray, axes: Sequence[str]) -> np.ndarray:
-    """(num_settings, num_axes) as (num_settings, 5) in `COORDINATES`, NaN where there is no axis.
+    """Expand (num_settings, num_axes) to (num_settings, 5), `COORDINATES`, NaN without an axis.
 
     >>> with_all_coordinates(np.array([[0.9, 0.99, 1e-3]]), AXES["adamw"]).tolist()
     [[0.9, 0.99, nan, nan, 0.001]]
@@ -144,7 +144,7 @@ def with_all_coordinates(settings: np.ndarray, axes: Sequence[str]) -> np.ndarra
 
 
 def wide(train: Train, of: str) -> Train:
-    """The same with other sweeps' names, and in float64, which means over seeds are taken in."""
+    """Return `train` with other names of sweeps, and in float64, for means over seeds."""
 
     def wide_train(stage, candidates, seeds):
         found = train(f"{of}_{stage}", candidates, seeds)
@@ -154,14 +154,14 @@ def wide(train: Train, of: str) -> Train:
 
 
 def tune_strategies(config: Any, trains: Trains) -> xr.Dataset:
-    """Tunes the learning rate of 2-Adam with the decays of each of the paper's strategies.
+    """Tune the learning rate of 2-Adam with the decays of each of the paper's strategies.
 
     Args:
-      config: With the fields of the figure's `Config`.
-      trains: Of the first task.
+      config: Has the fields of the figure's `Config`.
+      trains: From `trainers`, for the first task.
 
     Returns:
-      The sweep over `strategy` and `strategy_rate`, and what was chosen of it over `strategy`.
+      The sweep over `strategy` and `strategy_rate`, and what was chosen from it over `strategy`.
     """
     rates = np.array(config.strategy_rates) * config.learning_rate
     decays = [strategy_decays(2, strategy) for strategy in STRATEGIES]
@@ -194,18 +194,19 @@ def tune_strategies(config: Any, trains: Trains) -> xr.Dataset:
 def compare(
     config: Any, trains: Trains, searched: xr.Dataset, strategies: xr.Dataset
 ) -> xr.Dataset:
-    """Trains what is compared as it was chosen, with fresh seeds.
+    """Train what is compared, as it was chosen, with fresh seeds.
 
-    Of the strategies these are inverse exp and the best one on the validation split.
+    The strategies compared are inverse exp and the best one on the validation split.
 
     Args:
-      config: With the fields of the figure's `Config`.
-      trains: Of the first task.
+      config: Has the fields of the figure's `Config`.
+      trains: From `trainers`, for the first task.
       searched: From `search`, over `optimizer`.
       strategies: From `tune_strategies`.
 
     Returns:
-      What every arm is, and its loss on the test split over `arm` and `seed`, NaN for the others.
+      The setting of every arm, and its loss on the test split over `arm` and `seed`, NaN for arms
+      that are not compared.
     """
     best = searched.isel(member=searched.chosen)
     settings = np.concatenate([best.setting, strategies.strategy_setting])
@@ -233,15 +234,15 @@ def compare(
 
 
 def confirm(config: Any, trains: Trains, searched: xr.Dataset) -> xr.Dataset:
-    """Both optimizers on the second task, the decays kept, the learning rate tuned again.
+    """Train both optimizers on the second task, keeping decays and tuning the learning rate again.
 
     Args:
-      config: With the fields of the figure's `Config`.
-      trains: Of the second task.
+      config: Has the fields of the figure's `Config`.
+      trains: From `trainers`, for the second task.
       searched: From `search`, over `optimizer`.
 
     Returns:
-      The sweep over the learning rate, what was chosen, and the fresh seeds' losses on the test
+      The sweep over the learning rate, the chosen rate, and the fresh seeds' losses on the test
       split, over `optimizer`.
     """
     rates = np.array(config.second_rates) * config.learning_rate

@@ -1,4 +1,8 @@
-"""k-Adam by number of stages where gradients are noisy (not in the paper)."""
+"""k-Adam by number of stages when gradients are noisy (not in the paper).
+
+The chosen learning rate is refined by a parabola through the lowest validation loss and its
+neighbors. At an end of the grid, the loss might be lower beyond it.
+"""
 
 from experiments.core.figure import Figure
 from experiments.core.questions import WORTH_TRYING
@@ -8,22 +12,22 @@ from models.ngram import NGramConfig
 
 FIGURE = Figure(
     name="noise_robustness",
-    title="k-Adam by number of stages where gradients are noisy",
+    title="k-Adam by number of stages when gradients are noisy",
     paper="not in the paper",
     question=WORTH_TRYING,
     caption="A feed-forward language model ({model.context} bytes seen, embeddings of "
     "{model.embedding_size}, hidden width {model.width}) on the {corpus} corpus, {num_steps} "
-    "steps with a linear warm-up in the first {warmup_steps} and a cosine to {final_rate:g} of the "
-    "learning rate; k = 1 is Adam, decays of k stages by the {strategy} strategy. Noise grows to "
-    "the right: (a, d) from smaller batches, the number of steps the same; (b, e) from normal "
-    "noise added to gradients at batch {batch}, its root mean square over the gradient's own; "
-    "(c, f) from training labels replaced by uniform bytes at batch {batch}, test labels clean. "
-    "Top: test loss less Adam's, paired by seed; bottom: test loss; means over {num_seeds} fresh "
-    "seeds, bars are 95% intervals by Student's t. Every k is tuned in every condition over "
-    "{num_rates} learning rates with {num_tuning_seeds} other seeds on the validation split, "
-    "refined by a parabola. A ring marks a learning rate at an end of the grid: beyond it the loss "
-    "might be lower. Second page: the validation loss over learning rates, the chosen ones marked "
-    "above the axis.",
+    "steps with a linear warm-up over the first {warmup_steps} and a cosine to {final_rate:g} of "
+    "the learning rate; k = 1 is Adam, and the decays of k stages follow the {strategy} "
+    "strategy. Noise grows to the right: (a, d) from smaller batches with the same number of "
+    "steps; (b, e) from normal noise added to gradients at batch {batch}, its root mean square "
+    "relative to the gradient's; (c, f) from training labels replaced by uniform bytes at batch "
+    "{batch}, with clean test labels. Top: test loss minus Adam's, paired by seed; bottom: test "
+    "loss; means over {num_seeds} fresh seeds with 95% intervals by Student's t. Every k is "
+    "tuned in every condition over {num_rates} learning rates with {num_tuning_seeds} other "
+    "seeds on the validation split, and a ring marks a learning rate at an end of the grid. The "
+    "second page shows validation loss versus learning rate, with the chosen rates marked above "
+    "the axis.",
     presets={
         "smoke": Config(
             model=NGramConfig(context=4, embedding_size=4, width=8),

@@ -1,6 +1,6 @@
-"""What the paper guesses of a larger k where gradients are noisy, as rules.
+"""The paper's conjectures about a larger k when gradients are noisy, as rules.
 
-The paper found k = 2 to be the best and left it to others whether a larger k alleviates noise.
+The paper found k = 2 to be the best and left open whether a larger k alleviates noise.
 """
 
 import math
@@ -27,22 +27,22 @@ NOISES = {
     ),
     "gradient_noise": (
         "gradient-noise",
-        "where noise is added to the gradients",
+        "when noise is added to the gradients",
         "at the highest level of noise",
         "as noise is added to the gradients",
     ),
     "label_noise": (
         "label-noise",
-        "where training labels are noisy",
+        "when training labels are noisy",
         "at the largest share of replaced labels",
         "as more training labels are replaced",
     ),
 }
-"""The end of an id, and how statements say it."""
+"""The end of an id, and the wording in statements."""
 
 
 def _gain(run: xr.Dataset, axis: str) -> Estimate:
-    """Over Adam and 2-Adam, if both were trained, and in noise enough."""
+    """Return the gain over Adam and 2-Adam, if both were trained and the noise is large enough."""
     decides = reaches(run, axis) and {*SMALLER} <= {*run.k.values.tolist()}
     return gain(run, axis) if decides else NOTHING
 
@@ -56,13 +56,13 @@ CLAIMS: tuple[Claim, ...] = tuple(
             figure="noise_robustness",
             section="§4.3",
             statement=f"A k larger than 2 is beneficial {where}.",
-            quantity="test loss of the better of Adam and 2-Adam less that of the best k ≥ 3, nats "
-            f"per token, {most}, each tuned there and picked on validation: mean over fresh seeds, "
-            "95% interval by Student's t",
+            quantity="test loss of the better of Adam and 2-Adam minus that of the best k ≥ 3, "
+            f"nats per token, {most}, each tuned there and picked on validation: mean over fresh "
+            "seeds, 95% interval by Student's t",
             statistic=lambda run, axis=axis: _gain(run, axis),
             accept=(0.0, math.inf),
-            reason="What is beneficial has a lower loss than both that one would take otherwise.",
-            correction="Adam or 2-Adam, tuned alike, has the lower loss there.",
+            reason="A beneficial k has a lower loss than both that one would use otherwise.",
+            correction="Adam or 2-Adam, tuned in the same way, has the lower loss there.",
         ),
         Claim(
             id=f"larger-k-loses-less-with-{name}",
@@ -70,15 +70,15 @@ CLAIMS: tuple[Claim, ...] = tuple(
             section="§4.3",
             statement="What a k larger than 2 gains over Adam grows, or what it loses shrinks, "
             f"{growing}.",
-            quantity="slope of Adam's test loss less k-Adam's, mean over k ≥ 3, nats per token and "
-            f"{AXES[axis].unit}, each tuned in every condition: mean over fresh seeds, 95% "
+            quantity="slope of Adam's test loss minus k-Adam's, mean over k ≥ 3, nats per token "
+            f"and {AXES[axis].unit}, each tuned in every condition: mean over fresh seeds, 95% "
             "interval by Student's t",
             statistic=lambda run, axis=axis: (
                 trend(run, axis, larger(run)) if reaches(run, axis) else NOTHING
             ),
             accept=(0.0, math.inf),
-            reason="What alleviates noise is worth more where there is more of it.",
-            correction=f"The reverse: beside Adam a larger k does worse {growing}.",
+            reason="A method that alleviates noise is worth more when there is more noise.",
+            correction=f"The reverse: compared with Adam, a larger k does worse {growing}.",
         ),
     )
 )

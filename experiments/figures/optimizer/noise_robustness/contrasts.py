@@ -1,8 +1,8 @@
-"""How much better one number of stages is than another, and whether noise makes it more.
+"""How much better one number of stages is than another, and whether noise increases that.
 
-Everything is a weighted sum of test losses, one for each seed: seeds are what is independent, and
+Everything is a weighted sum of test losses, one sum for each seed: seeds are independent, while
 members of one seed share initial weights and crops. Its interval is Student's, since a bootstrap of
-few seeds is too narrow; it is open to the side where a learning rate at an end of its grid leaves
+few seeds is too narrow; it is open on the side where a learning rate at an end of its grid leaves
 open how low a loss can be.
 """
 
@@ -16,7 +16,7 @@ import xarray as xr
 from experiments.core.stats import NOTHING, Estimate, mean
 
 SMALLER, LARGER = (1, 2), 3
-"""Adam and the paper's best k; the least k that is larger."""
+"""Adam and the paper's best k; the smallest k that is larger."""
 
 
 class Condition(NamedTuple):
@@ -31,9 +31,9 @@ class Axis(NamedTuple):
     """One kind of noise."""
 
     amount: Callable[[np.ndarray], np.ndarray]
-    """From the coordinate to a number that grows with the noise."""
+    """Maps the coordinate to a number that grows with the noise."""
     unit: str
-    """Of that number."""
+    """The unit of that number."""
     reach: float
     """How far apart the ends must be for a statement about this noise."""
 
@@ -43,19 +43,19 @@ AXES: Mapping[str, Axis] = {
     "gradient_noise": Axis(np.asarray, "level of 1", 3.0),
     "label_noise": Axis(lambda share: 10 * share, "tenth of the labels", 3.0),
 }
-"""By the name of the coordinate along `condition`."""
+"""Axes by the name of the coordinate along `condition`."""
 
 
 def amount(run: xr.Dataset, axis: str) -> np.ndarray:
-    """How noisy each condition is in one way."""
+    """Return how noisy each condition is along one axis."""
     return AXES[axis].amount(run[axis].values.astype(float))
 
 
 def along(run: xr.Dataset, axis: str) -> np.ndarray:
-    """The places of the conditions that differ in one noise alone, from the least noise on.
+    """Return the indices of the conditions that differ only in one noise, from the least noise up.
 
     Args:
-      run: Its first condition is the one from which the others differ.
+      run: A dataset whose first condition is the one from which the others differ.
       axis: A key of `AXES`.
     """
     alike = [run[name].values == run[name].values[0] for name in AXES if name != axis]
@@ -64,23 +64,23 @@ def along(run: xr.Dataset, axis: str) -> np.ndarray:
 
 
 def reaches(run: xr.Dataset, axis: str) -> bool:
-    """Whether the conditions are far enough apart to say something of this noise."""
+    """Return whether the conditions are far enough apart for a statement about this noise."""
     amounts = amount(run, axis)[along(run, axis)]
     return bool(amounts[-1] - amounts[0] >= AXES[axis].reach)
 
 
 def larger(run: xr.Dataset) -> list[int]:
-    """Every k that is larger than the paper's best."""
+    """Return every k that is larger than the paper's best."""
     return [k for k in run.k.values.tolist() if k >= LARGER]
 
 
 def contrast(run: xr.Dataset, weights: xr.DataArray, sides: xr.DataArray | None = None) -> Estimate:
-    """The weighted sum of test losses, its mean over seeds and the mean's 95% interval.
+    """Return the mean over seeds of a weighted sum of test losses, with its 95% interval.
 
     Args:
-      run: With `test` (condition, k, seed) and `rate_at_edge` (condition, k).
-      weights: Over condition and k; what has no weight may have diverged.
-      sides: The same signs for all that was chosen from, if weights are of what was chosen.
+      run: Has `test` (condition, k, seed) and `rate_at_edge` (condition, k).
+      weights: Weights over condition and k; a run without a weight may have diverged.
+      sides: The same signs for all candidates, if weights are those of what was chosen.
     """
     used, at_edge = weights != 0, run.rate_at_edge
     sides = weights if sides is None else sides
@@ -92,10 +92,10 @@ def contrast(run: xr.Dataset, weights: xr.DataArray, sides: xr.DataArray | None 
 
 
 def gain(run: xr.Dataset, axis: str) -> Estimate:
-    """Where there is most noise: the loss of the best of k = 1, 2 minus that of the best larger k.
+    """Return the loss of the best of k = 1, 2 minus that of the best larger k, at the most noise.
 
-    The best of each are chosen on the validation split, on the seeds that tune learning rates; one
-    that was not chosen may be the best where its learning rate is at an end of its grid.
+    The best of each are chosen on the validation split, with the seeds that tune learning rates; a
+    k that was not chosen may be the best if its learning rate is at an end of its grid.
     """
     weights, sides = _no_weights(run), _no_weights(run)
     noisiest = along(run, axis)[-1]
@@ -111,7 +111,7 @@ def gain(run: xr.Dataset, axis: str) -> Estimate:
 
 
 def trend(run: xr.Dataset, axis: str, ks: Sequence[int]) -> Estimate:
-    """How Adam's loss less k-Adam's grows with the noise: the slope, mean over some k > 1."""
+    """Return the slope of Adam's loss minus k-Adam's over the noise, mean over some k > 1."""
     weights = _no_weights(run)
     places = along(run, axis)
     if len(places) < 2 or not ks:

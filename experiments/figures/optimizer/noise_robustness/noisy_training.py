@@ -17,26 +17,27 @@ from models.nanogpt import next_token_loss
 from models.ngram import NGram, NGramConfig
 
 NOISE_CHILD = 2
-"""Of a seed's key; `train_member` takes the children 0 and 1."""
+"""Child of a seed's key for the noise; `train_member` takes the children 0 and 1."""
 
 
 class AddRelativeNoiseState(NamedTuple):
-    """Of `add_relative_noise`."""
+    """State of `add_relative_noise`."""
 
     count: jax.Array
     """shape=(), int32."""
 
 
 def add_relative_noise(level: ArrayLike, key: jax.Array) -> optax.GradientTransformation:
-    """Adds normal noise as large as the gradient, times a level; put it before an optimizer.
+    """Add normal noise as large as the gradient times a level; put this before an optimizer.
 
     ĝ = g + level ‖g‖/√N z with z ~ N(0, 1) for each of the N entries. `optax.add_noise` sets the
-    noise's own variance, and what is small next to an early gradient buries a late one; k-Adam does
-    not see its gradients' scale, so the ratio is what its steps depend on.
+    noise's own variance, and noise that is small next to an early gradient buries a late one;
+    k-Adam does not see its gradients' scale, so its steps depend on the ratio.
 
     Args:
-      level: Root mean square of the noise over that of the gradient; 0 adds none. May be traced.
-      key: The noise of a step follows from it and the step's number.
+      level: Root mean square of the noise over that of the gradient; 0 adds no noise. May be
+        traced.
+      key: Determines the noise of a step, together with the step's number.
 
     Returns:
       The transformation.
@@ -62,7 +63,7 @@ def add_relative_noise(level: ArrayLike, key: jax.Array) -> optax.GradientTransf
             scale = jnp.asarray(level, grad.dtype) * jnp.sqrt(jnp.mean(grad**2))
             return unravel(grad + scale * noise)
 
-        # Members that run in turn then draw no noise in vain.
+        # With this, members that run in turn draw no noise unnecessarily.
         noisy = jax.lax.cond(jnp.asarray(level) > 0, add, lambda updates: updates, updates)
         return noisy, AddRelativeNoiseState(optax.safe_increment(state.count))
 
@@ -72,21 +73,21 @@ def add_relative_noise(level: ArrayLike, key: jax.Array) -> optax.GradientTransf
 def ngram_task(
     model: NGramConfig, corpus: Corpus | None, batch: int, label_noise: ArrayLike = 0.0
 ) -> Task:
-    """The next token from those before it, one prediction an example, in nats per token.
+    """Return the task of predicting the next token, one per example, in nats per token.
 
     Args:
       model: The network.
-      corpus: Its training split is trained on.
+      corpus: The corpus whose training split is trained on.
       batch: Examples in a batch.
       label_noise: Share of the training labels that are replaced by tokens drawn uniformly from the
-        model's vocabulary; held-out labels stay as they are. May be traced; at any share the crops
-        of a key are the same.
+        model's vocabulary; held-out labels stay as they are. May be traced; the crops of a key
+        are the same at any share.
 
     Returns:
-      The task; its batches are (batch, context + 1) tokens, the last one the label.
+      The task; its batches are (batch, context + 1) tokens, of which the last one is the label.
 
     Raises:
-      ConfigError: As `check_corpus`.
+      ConfigError: As for `check_corpus`.
 
     >>> from experiments.data import load_corpus
     >>> task = ngram_task(NGramConfig(width=8), load_corpus("embedded"), batch=512, label_noise=0.5)
@@ -121,20 +122,20 @@ def noisy_trial(
     num_steps: int,
     eval_examples: int,
 ) -> Callable[[Mapping[str, jax.Array]], dict[str, jax.Array]]:
-    """Trains one member with its own noise; the first half of the held-out text is for validation.
+    """Return a function that trains a member with its own noise; validation is on the first half.
 
     Args:
       model: The network.
-      corpus: What is trained on.
-      make_optimizer: Of a learning rate, which is traced.
+      corpus: The corpus that is trained on.
+      make_optimizer: Makes the optimizer for a learning rate, which is traced.
       batch: Examples in a batch.
       num_steps: Optimizer steps.
-      eval_examples: Predictions of each half that are measured, drawn once.
+      eval_examples: Predictions in each half of the held-out text that are measured, drawn once.
 
     Returns:
-      A function of a member, `seed`, `learning_rate`, `gradient_noise` and `label_noise`: its mean
-      losses at the end, `validation` and `test`. Members of one seed see the same crops at any
-      noise, and the same noise for any optimizer.
+      A function from a member, `seed`, `learning_rate`, `gradient_noise` and `label_noise`, to its
+      mean losses at the end, `validation` and `test`. Members of one seed see the same crops at any
+      noise, and the same noise with any optimizer.
     """
     halves = heldout_halves(corpus, model)
 

@@ -1,4 +1,4 @@
-"""How k-Adam's losses are drawn over the noise that it is trained in."""
+"""Plots of k-Adam's losses versus the noise that it is trained with."""
 
 import matplotlib
 import numpy as np
@@ -15,12 +15,12 @@ KINDS = {
     "gradient_noise": ("noise in the gradients", "noise over gradient (root mean squares)"),
     "label_noise": ("wrong labels", "share of labels replaced"),
 }
-"""What a kind of noise is called, and what its axis counts."""
+"""Name of each kind of noise, and the label of its axis."""
 DODGE = 0.08
 
 
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
-    """Losses less Adam's and losses over each kind of noise; then losses by learning rate."""
+    """Draw losses, minus Adam's and as they are, for each noise; then losses by learning rate."""
     canvas, grid = plotting.canvas(10.2, 6.4, nrows=2, ncols=3, sharey="row", sharex="col")
     rivals = dataset.isel(k=slice(1, None))
     for column, (axis, (kind, what)) in enumerate(KINDS.items()):
@@ -28,14 +28,14 @@ def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
         _over_noise(less_adams, dataset, axis, rivals.excess)
         _over_noise(losses, dataset, axis, dataset.mean_test)
         less_adams.axhline(0, color=ADAM[0], linestyle=":", linewidth=0.9)
-        less_adams.set_title(f"({'abc'[column]}) {kind}, less Adam's", loc="left")
+        less_adams.set_title(f"({'abc'[column]}) {kind}, minus Adam's", loc="left")
         losses.set_title(f"({'def'[column]}) {kind}", loc="left")
         losses.set_xlabel(what)
-    grid[0, 0].set_ylabel("test loss less Adam's (nats per token)")
+    grid[0, 0].set_ylabel("test loss minus Adam's (nats per token)")
     grid[1, 0].set_ylabel("test loss (nats per token)")
     handles = [
-        lines.Line2D([], [], color=colour, marker=marker, markersize=_size(k), label=_name(k))
-        for k, (colour, marker) in _styles(dataset).items()
+        lines.Line2D([], [], color=color, marker=marker, markersize=_size(k), label=_name(k))
+        for k, (color, marker) in _styles(dataset).items()
     ]
     if dataset.rate_at_edge.any():
         label = "learning rate at an end of its grid"
@@ -53,21 +53,21 @@ def _size(k: int) -> int:
 
 
 def _styles(data: xr.Dataset) -> dict[int, tuple]:
-    """Colour and marker of every k; the larger k, the lighter."""
+    """Return color and marker of every k; the larger k, the lighter."""
     first, *others = data.k.values.tolist()
-    colours = matplotlib.colormaps["viridis"](np.linspace(0.1, 0.8, len(others)))
+    colors = matplotlib.colormaps["viridis"](np.linspace(0.1, 0.8, len(others)))
     marks = [MARKERS[place % len(MARKERS)] for place in range(len(others))]
-    return {first: ADAM} | dict(zip(others, zip(colours, marks, strict=True), strict=True))
+    return {first: ADAM} | dict(zip(others, zip(colors, marks, strict=True), strict=True))
 
 
 def _over_noise(panel: axes.Axes, data: xr.Dataset, axis: str, values: xr.DataArray) -> None:
-    """The values of some k from the least noise on, evenly spaced, k next to k."""
+    """Draw the values of some k from the least noise up, evenly spaced, one k next to another."""
     places = along(data, axis)
     styles = _styles(data)
     for column, k in enumerate(data.k.values.tolist()):
         if k not in values.k:
             continue
-        colour, marker = styles[k]
+        color, marker = styles[k]
         x = np.arange(len(places)) + DODGE * (column - (data.sizes["k"] - 1) / 2)
         line = values.sel(k=k).isel(condition=places)
         mean, low, high = line.transpose("end", "condition").values
@@ -75,21 +75,21 @@ def _over_noise(panel: axes.Axes, data: xr.Dataset, axis: str, values: xr.DataAr
             x,
             mean,
             yerr=[mean - low, high - mean],
-            color=colour,
+            color=color,
             marker=marker,
             markersize=_size(k),
             linewidth=0.9,
             capsize=2,
         )
         at_edge = data.rate_at_edge.sel(k=k).values[places]
-        panel.plot(x[at_edge], mean[at_edge], color=colour, **plotting.RING)
+        panel.plot(x[at_edge], mean[at_edge], color=color, **plotting.RING)
     ticks = [f"{x:g}" for x in data[axis].values[places]]
     panel.set_xticks(range(len(places)), ticks)
     panel.set_xlim(-0.5, len(places) - 0.5)
 
 
 def _rates(data: xr.Dataset) -> figure.Figure:
-    """Validation loss over the learning rate, a panel for each condition."""
+    """Draw validation loss versus learning rate, with a panel for each condition."""
     num_rows = 2
     num_columns = -(-data.sizes["condition"] // num_rows)
     canvas, grid = plotting.canvas(
@@ -99,17 +99,17 @@ def _rates(data: xr.Dataset) -> figure.Figure:
         panel.remove()
     for condition, panel in zip(data.condition.values, grid.flat, strict=False):
         at = data.sel(condition=condition)
-        for k, (colour, marker) in _styles(data).items():
+        for k, (color, marker) in _styles(data).items():
             panel.plot(
                 at.rate,
                 at.validation.sel(k=k),
-                color=colour,
+                color=color,
                 marker=marker,
                 markersize=_size(k) - 1,
                 linewidth=0.9,
                 label=_name(k),
             )
-            panel.axvline(at.chosen_rate.sel(k=k), ymax=0.06, color=colour, linewidth=1.5)
+            panel.axvline(at.chosen_rate.sel(k=k), ymax=0.06, color=color, linewidth=1.5)
         _zoom(panel, at.validation)
         panel.set_title(_condition(at), loc="left")
         panel.set_xscale("log")
@@ -132,7 +132,7 @@ def _condition(at: xr.Dataset) -> str:
 
 
 def _zoom(panel: axes.Axes, losses: xr.DataArray) -> None:
-    """To the lower four fifths: the others have diverged or hardly begun."""
+    """Zoom to the lower four fifths: the others have diverged or hardly begun."""
     finite = losses.values[np.isfinite(losses.values)]
     if finite.size and np.ptp(finite) > 0:
         low, high = finite.min(), np.quantile(finite, 0.8)

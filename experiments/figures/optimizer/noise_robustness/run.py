@@ -1,4 +1,4 @@
-"""k-Adam by number of stages in small batches, with noise in gradients, and with wrong labels."""
+"""k-Adam by number of stages with small batches, with noise in gradients, and with wrong labels."""
 
 import itertools
 from collections.abc import Mapping
@@ -31,20 +31,21 @@ from models.ngram import NGramConfig
 
 @dataclass(frozen=True)
 class Config(TunedConfig):
-    """What is trained: `batch` without added noise is the plain condition.
+    """What is trained, where `batch` without added noise is the plain condition.
 
     Attributes:
-      model: The network; its context is what it sees of the text.
-      batch: Examples in a batch where noise is added.
-      learning_rate: Lowest of the grid; all of them are peaks of the schedule.
-      ks: Numbers of stages, from 1 on.
-      strategy: What a stage's decays are of Adam's usual ones.
-      batch_sizes: Without any added noise.
-      gradient_noises: Levels of noise in the gradients: its root mean square over theirs.
+      model: The network; its context is how much of the text it sees.
+      batch: Examples in a batch when noise is added.
+      learning_rate: The lowest of the grid; all of the grid are peaks of the schedule.
+      ks: Numbers of stages, starting with 1.
+      strategy: How a stage's decays follow from Adam's usual ones.
+      batch_sizes: Batch sizes without any added noise.
+      gradient_noises: Levels of noise in the gradients: its root mean square over that of the
+        gradients.
       label_noises: Shares of training labels that are replaced.
       num_rates: Learning rates that each k is tuned over in each condition.
-      rate_step: A learning rate over the one below.
-      eval_examples: Predictions of each held-out split, drawn once.
+      rate_step: Ratio of a learning rate to the one below.
+      eval_examples: Predictions in each held-out split, drawn once.
     """
 
     model: NGramConfig = field(default_factory=NGramConfig)
@@ -84,12 +85,12 @@ class Config(TunedConfig):
 
     @property
     def learning_rates(self) -> np.ndarray:
-        """Of the grid, from the lowest."""
+        """Learning rates of the grid, from the lowest."""
         return self.learning_rate * self.rate_step ** np.arange(self.num_rates, dtype=float)
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
-        """The plain one, then those that differ from it in one way."""
+        """The plain condition, then those that differ from it in one way."""
         return (
             Condition(self.batch, 0.0, 0.0),
             *(Condition(batch, 0.0, 0.0) for batch in self.batch_sizes if batch != self.batch),
@@ -99,7 +100,7 @@ class Config(TunedConfig):
 
 
 def compute(config: Config, run: Run) -> xr.Dataset:
-    """Tunes every k in every condition, then trains it with fresh seeds; then `analyse`.
+    """Tune every k in every condition, then train it with fresh seeds; then `analyze`.
 
     There is a program for each k and batch size.
     """
@@ -126,28 +127,28 @@ def compute(config: Config, run: Run) -> xr.Dataset:
         chosen = noise | {"learning_rate": _chosen(rates, losses)}
         validation[places, column] = losses
         test[places, column] = train("fresh", chosen, config.seeds)["test"]
-    return analyse(config, validation, test)
+    return analyze(config, validation, test)
 
 
 def _optimizer(config: Config, k: int, rate: jax.Array) -> optax.GradientTransformation:
-    """k-Adam with that peak of its schedule."""
+    """Return k-Adam with this peak of its schedule."""
     member = USUAL | {"learning_rate": rate, "weight_decay": 0.0, "eps": config.eps}
     shape = warmup_cosine(config.num_steps, config.warmup_steps, config.final_rate)
     return make_optimizer("kadam", member | {"k": k, "strategy": config.strategy}, shape)
 
 
 def _chosen(rates: np.ndarray, losses: np.ndarray) -> np.ndarray:
-    """The best rates, (...), of losses (..., num_rates)."""
+    """Return the best rates, (...), from losses (..., num_rates)."""
     return np.apply_along_axis(partial(optimum, rates), -1, losses)
 
 
-def analyse(config: Config, validation: np.ndarray, test: np.ndarray) -> xr.Dataset:
-    """The figure's dataset.
+def analyze(config: Config, validation: np.ndarray, test: np.ndarray) -> xr.Dataset:
+    """Compute the figure's dataset.
 
     Args:
       config: What was trained.
-      validation: Mean over the tuning seeds, (condition, k, rate).
-      test: Of fresh seeds with what was chosen, (condition, k, seed).
+      validation: Validation loss, mean over the tuning seeds, (condition, k, rate).
+      test: Test loss of fresh seeds with the chosen rates, (condition, k, seed).
 
     Returns:
       Losses, what was chosen, and how gains over Adam change with the noise, labeled.
@@ -170,7 +171,7 @@ def analyse(config: Config, validation: np.ndarray, test: np.ndarray) -> xr.Data
             ),
             "rate_at_edge": named(
                 (dims, at_end(place, config.num_rates)),
-                "whether that is the lowest or the highest learning rate",
+                "whether the lowest validation loss is at the lowest or the highest learning rate",
             ),
             "tuned_validation": named(
                 (dims, validation.min(-1)),
@@ -186,7 +187,7 @@ def analyse(config: Config, validation: np.ndarray, test: np.ndarray) -> xr.Data
             ),
             "excess": number(
                 [list(map(mean, of_k)) for of_k in test - test[:, :1]],
-                "test loss less Adam's, mean over fresh seeds",
+                "test loss minus Adam's, mean over fresh seeds",
                 "nat/token",
                 dims,
             ),
@@ -218,11 +219,11 @@ def analyse(config: Config, validation: np.ndarray, test: np.ndarray) -> xr.Data
     return labeled(data.assign(numbers))
 
 
-BETTER = "loss of the better of k = 1, 2 less that of the best k ≥ 3"
-SLOPE = "slope of Adam's loss less that of k-Adam, mean over k ≥ 3, over the"
+BETTER = "loss of the better of k = 1, 2 minus that of the best k ≥ 3"
+SLOPE = "slope of Adam's loss minus that of k-Adam, mean over k ≥ 3, over the"
 STATED: Mapping[str, tuple[str, str]] = {
     "batch": ("smallest batch", "halvings of the batch"),
     "gradient_noise": ("most noise in the gradients", "level of noise in the gradients"),
     "label_noise": ("most labels replaced", "tenths of labels replaced"),
 }
-"""How gains and slopes are named by axis."""
+"""The wording for gains and slopes, by axis."""

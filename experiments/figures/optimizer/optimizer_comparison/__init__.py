@@ -1,4 +1,15 @@
-"""k-Adam and six other optimizers, each tuned with as many runs (not in the paper)."""
+"""k-Adam and six other optimizers, each tuned with as many runs (not in the paper).
+
+Every optimizer has its own range of learning rates, times settings of its decays and weight decay
+around the best known ones. All of these are trained with one seed, and the finalists with all
+tuning seeds, including the first; their mean validation loss, on the first half of the held-out
+text, chooses. k-Adam has equally many finalists of each k and strategy, which have the usual decays
+and weight decay, untuned. Schedule-free AdamW is measured through its averaged parameters.
+
+Intervals of gains are from the bootstrap, but no narrower than Student's t. The axis of (a) is
+logarithmic beyond ±0.1. An arm at an end of what was tried might be better beyond it. For k-Adam
+the γ, β and λ of the second page are those of every stage, and a ring there marks a learning rate.
+"""
 
 from experiments.core.figure import Figure
 from experiments.core.questions import WORTH_TRYING
@@ -18,25 +29,19 @@ FIGURE = Figure(
         "tuned-kadam-beats-tuned-adamw",
         "two-adam-beats-tuned-adamw",
     ),
-    caption="nanoGPT ({model.num_layers} layers, {model.num_heads} heads, width {model.width}) on "
-    "the {corpus} corpus, batch {batch}, {num_steps} steps: a warm-up of {warmup_steps}, then a "
-    "cosine to {final_rate:g} of the learning rate (Schedule-free AdamW: constant, and measured "
-    "through its averaged parameters). Every optimizer is tuned with the same number of runs: "
-    "learning rates of its own range times settings of its decays and weight decay with one seed, "
-    "the best {num_finalists} of these (of k-Adam equally many of each k and strategy) with "
-    "{num_tuning_seeds}, the first included, whose mean chooses. Settings lie around the best of "
-    "earlier searches; k-Adam's are its strategies at k in {ks}, with the usual decays and weight "
-    "decay, untuned, so each of these arms has its learning rate tuned alone. The loss on the "
-    "first half of the held-out text chooses, the second half is the test, with {num_seeds} fresh "
-    "seeds, {eval_batches} batches of each. (a) How much lower the test loss is than tuned "
-    "AdamW's, mean over paired seeds with its 95% interval (bootstrap, no narrower than Student's "
-    "t), on an axis that is logarithmic beyond ±0.1; filled where it is not zero by Holm's "
-    "procedure over all rows; (picked) is what tuning k-Adam ends with. (b) The test loss of each "
-    "seed, and their mean. A ring marks an arm with a learning rate, γ, β or λ at an end of what "
-    "was tried (second page: a learning rate): beyond it the arm might be better. Second page: "
-    "validation loss, first tuning seed, over the learning rate at the chosen setting (γ, β, λ), "
-    "of every stage for k-Adam; the chosen rate, by all tuning seeds, is filled; (a) each "
-    "optimizer, (b) every k and strategy, k = 3 dashed, with AdamW at its first setting, dotted.",
+    caption="nanoGPT ({model.num_layers} layers, {model.num_heads} heads, width {model.width}) "
+    "on the {corpus} corpus, batch {batch}, {num_steps} steps: a warm-up of {warmup_steps}, then "
+    "a cosine to {final_rate:g} of the learning rate (constant for Schedule-free AdamW). Every "
+    "optimizer is tuned with the same number of runs, all of its rates and settings with one "
+    "seed and the best {num_finalists} with {num_tuning_seeds}; k-Adam's settings are its "
+    "strategies at k in {ks}, and only their learning rates are tuned. (a) Tuned AdamW's test "
+    "loss minus the arm's, {num_seeds} fresh seeds, {eval_batches} batches, mean and paired 95% "
+    "interval, filled where it is not zero by Holm's procedure over all rows; (picked) is the "
+    "arm that tuning k-Adam ends with; (b) the test loss of each seed, and their mean. A ring "
+    "marks an arm with a learning rate, γ, β or λ at an end of what was tried. The second page "
+    "shows validation loss of the first tuning seed versus learning rate, with the chosen rate "
+    "filled: (a) each optimizer at its chosen γ, β and λ; (b) every k and strategy, k = 3 "
+    "dashed, with AdamW at its first setting, dotted.",
     presets={
         "smoke": Config(
             model=SMOKE_MODEL,

@@ -1,8 +1,8 @@
-"""What the paper says of k-Adam beside other optimizers, here each tuned with as many runs.
+"""The paper's claims about k-Adam versus other optimizers, here each tuned with as many runs.
 
-A gain is a test loss less that of k-Adam, paired by fresh seeds; of several arms the one with the
-lowest validation loss counts. Where a choice is at an end of what was tried the arm may be better
-than measured: the gain's interval is open to that side.
+A gain is a test loss minus that of k-Adam, paired by fresh seeds; of several arms the one with the
+lowest validation loss counts. If a choice is at an end of what was tried, the arm may be better
+than measured, so the gain's interval is open on that side.
 """
 
 import math
@@ -25,23 +25,23 @@ RECOMMENDED = "inverse_exp_2"
 OTHERS = tuple(
     arm for k in (2, 3) for strategy in STRATEGIES if (arm := f"{strategy}_{k}") != RECOMMENDED
 )
-"""k-Adam's other arms, all of which it takes to say that one is the best."""
+"""k-Adam's other arms, all of which are needed to say that one is the best."""
 USEFUL = 0.01
-"""Nats per token: one per cent of the perplexity."""
+"""Nats per token: one percent of the perplexity."""
 COST = (
-    "A hundredth of a nat is one per cent of the perplexity. k-Adam keeps k times Adam's state and "
-    "takes longer for a step: for less, nobody would change."
+    "A hundredth of a nat is one percent of the perplexity. k-Adam keeps k times Adam's state and "
+    "takes longer for a step: for a smaller gain, nobody would switch."
 )
 LEVEL = 0.05
 
 
 def _kadam(run: xr.Dataset) -> list[str]:
-    """All of k-Adam's arms."""
+    """Return all of k-Adam's arms."""
     return run.arm.values[run.optimizer.values == "kadam"].tolist()
 
 
 def _gain(run: xr.Dataset, others: Sequence[str], arms: Sequence[str]) -> Estimate:
-    """The best of the others less the best of the arms, each chosen on validation."""
+    """Return the loss of the best other minus that of the best arm, each chosen on validation."""
     if not arms or not others or not {*arms, *others} <= set(run.arm.values.tolist()):
         return NOTHING
     rivals, ours = (run.sel(arm=list(side)) for side in (others, arms))
@@ -51,14 +51,14 @@ def _gain(run: xr.Dataset, others: Sequence[str], arms: Sequence[str]) -> Estima
 
 
 def _best(arms: xr.Dataset) -> np.ndarray:
-    """Test losses, by seed, of the arm with the lowest validation loss."""
+    """Return the test losses, by seed, of the arm with the lowest validation loss."""
     return arms.test.isel(arm=int(lowest(arms.picked_validation))).values
 
 
 def _largest_gain(run: xr.Dataset) -> Estimate:
-    """The largest true gain of k-Adam's arms over AdamW, between what all gains are between.
+    """Return the largest true gain of k-Adam's arms over AdamW, with simultaneous limits.
 
-    Simultaneous by Bonferroni over every arm of the figure, which is where Holm's procedure begins.
+    The limits are Bonferroni's over every arm of the figure, the first step of Holm's procedure.
     """
     arms = _kadam(run)
     if not arms or ADAMW not in run.arm.values:
@@ -83,9 +83,9 @@ CLAIMS: tuple[Claim, ...] = (
     claim(
         id="tuned-kadam-beats-tuned-adamw",
         section="§4.3",
-        statement="k-Adam, its k, strategy and learning rate tuned on validation, outperforms "
-        "AdamW that was tuned with as many runs.",
-        quantity="test loss of tuned AdamW less that of tuned k-Adam, nats per token: mean over "
+        statement="k-Adam, with its k, strategy and learning rate tuned on validation, outperforms "
+        "an AdamW that was tuned with as many runs.",
+        quantity="test loss of tuned AdamW minus that of tuned k-Adam, nats per token: mean over "
         "fresh seeds",
         statistic=lambda run: _gain(run, [ADAMW], _kadam(run)),
         accept=(USEFUL, math.inf),
@@ -96,28 +96,28 @@ CLAIMS: tuple[Claim, ...] = (
     claim(
         id="two-adam-beats-tuned-adamw",
         section="§4.3, App. P",
-        statement="2-Adam with the inverse-exp strategy outperforms AdamW, here with the learning "
-        "rate tuned, against AdamW tuned with all of k-Adam's runs.",
-        quantity="test loss of tuned AdamW less that of 2-Adam with inverse exp, nats per token: "
+        statement="2-Adam with the inverse-exp strategy, its learning rate tuned here, outperforms "
+        "AdamW, here tuned with as many runs as all of k-Adam.",
+        quantity="test loss of tuned AdamW minus that of 2-Adam with inverse exp, nats per token: "
         "mean over fresh seeds",
         statistic=lambda run: _gain(run, [ADAMW], [RECOMMENDED]),
         accept=(USEFUL, math.inf),
-        reason=COST + " What the paper recommends needs no choice of k and strategy: it is "
+        reason=COST + " What the paper recommends needs no choice of k and strategy, so it is "
         "judged by itself.",
-        correction="AdamW tuned over its decays and weight decay does as well, to a hundredth of a "
-        "nat, or better.",
+        correction="An AdamW tuned over its decays and weight decay does as well, to a hundredth "
+        "of a nat, or better.",
     ),
     claim(
         id="two-adam-is-the-best-kadam",
         section="§4.3, App. P",
         statement="Of k-Adam's strategies at k = 2 and 3, inverse exp at k = 2 performs best, with "
         "warm-up and cosine and each learning rate tuned.",
-        quantity="test loss of the best other strategy and k, chosen on validation, less that of "
+        quantity="test loss of the best other strategy and k, chosen on validation, minus that of "
         "2-Adam with inverse exp, nats per token: mean over fresh seeds",
         statistic=lambda run: _gain(run, OTHERS, [RECOMMENDED]),
         accept=(0.0, math.inf),
-        reason="The best has the lowest loss; a tie is not the best. No margin: among these "
-        "nothing is gained by choosing what is worse.",
+        reason="The best has the lowest loss; a tie is not the best. There is no margin, since "
+        "among these nothing is gained by choosing a worse one.",
         correction="Another strategy or k does better once each learning rate is tuned.",
     ),
     claim(
@@ -125,25 +125,25 @@ CLAIMS: tuple[Claim, ...] = (
         section="§4.3",
         statement="Tuned k-Adam outperforms the best of AdamW, NAdamW, RMSprop, Lion, Muon and "
         "Schedule-free AdamW, each tuned with as many runs.",
-        quantity="test loss of the best of these, chosen on validation, less that of tuned "
+        quantity="test loss of the best of these, chosen on validation, minus that of tuned "
         "k-Adam, nats per token: mean over fresh seeds",
         statistic=lambda run: _gain(run, RIVALS, _kadam(run)),
         accept=(USEFUL, math.inf),
-        reason=COST + " Who looks for a better optimizer than AdamW has these to choose from.",
-        correction="The paper compares with Adam alone; another optimizer that was there before "
+        reason=COST + " Anyone looking for a better optimizer than AdamW can choose from these.",
+        correction="The paper compares with Adam alone; another optimizer that existed before "
         "does as well, to a hundredth of a nat, or better.",
     ),
     claim(
         id="some-kadam-beats-tuned-adamw",
         section="§4.3",
-        statement="k-Adam outperforms AdamW at some k > 1 and strategy, AdamW tuned with all of "
-        "k-Adam's runs.",
+        statement="k-Adam outperforms AdamW at some k > 1 and strategy, with AdamW tuned with as "
+        "many runs as all of k-Adam.",
         quantity="largest gain in test loss over tuned AdamW of any k and strategy, nats per "
         "token: mean over fresh seeds, between simultaneous 95% limits",
         statistic=_largest_gain,
         accept=(0.0, math.inf),
-        reason="That there is one is a matter of significance, corrected for how many were tried; "
-        "whether it is worth its cost is judged above.",
-        correction="None does once AdamW's own decays are tuned.",
+        reason="Whether there is one is a matter of significance, corrected for how many were "
+        "tried; whether it is worth its cost is judged above.",
+        correction="No k-Adam does once AdamW's own decays are tuned.",
     ),
 )

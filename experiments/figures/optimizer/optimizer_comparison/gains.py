@@ -1,4 +1,4 @@
-"""What optimizers gain over AdamW where they are compared: picks, means, intervals, Holm."""
+"""The gains over AdamW of the optimizers compared: picks, means, intervals, Holm's procedure."""
 
 from collections.abc import Mapping
 
@@ -11,15 +11,15 @@ from experiments.training.optimizers import ADAMW
 from experiments.training.tuning import lowest
 
 
-def analyse(data: xr.Dataset) -> xr.Dataset:
-    """The figure's dataset, of what was trained.
+def analyze(data: xr.Dataset) -> xr.Dataset:
+    """Compute the figure's dataset from what was trained.
 
     Args:
       data: Over arm, setting and place along the rates; `test` over arm and seed.
 
     Returns:
-      With it what was picked and whether that is at an end of what was tried, means over fresh
-      seeds, gains over AdamW, and Holm's p-values, those of the family of all gains.
+      The data with what was picked, whether that is at an end of what was tried, means over fresh
+      seeds, gains over AdamW, and Holm's p-values for the family of all gains.
     """
     data = data.assign_coords(axis=named(("axis", list(AXES)), "what is tuned"))
     data["test"] = named(
@@ -42,7 +42,7 @@ def analyse(data: xr.Dataset) -> xr.Dataset:
         ),
         at_edge=named(
             (("arm", "axis"), np.stack([_at_edge(data, axis) for axis in AXES], axis=1)),
-            "whether what was picked is at an end of what was tried beside it; 0 is no end",
+            "whether what was picked is at an end of what was tried near it; 0 is not an end",
         ),
         picked=named(
             ("arm", _best_of_each(picked_loss, data.optimizer)),
@@ -53,7 +53,7 @@ def analyse(data: xr.Dataset) -> xr.Dataset:
         ),
         gain=number([paired_mean(gain) for gain in gains], GAIN, NATS, ["arm"]),
         p_value=named(
-            ("arm", adjusted), "Holm-adjusted p-value of no gain, over all arms but AdamW"
+            ("arm", adjusted), "Holm-adjusted p-value of no gain, over all arms except AdamW"
         ),
     )
     numbers = {
@@ -74,9 +74,9 @@ def analyse(data: xr.Dataset) -> xr.Dataset:
 
 
 def _at_edge(data: xr.Dataset, axis: str) -> np.ndarray:
-    """Whether nothing beyond each arm's pick was tried along an axis, `AS_PICKED` as picked.
+    """Return whether nothing beyond each arm's pick was tried along an axis, `AS_PICKED` as picked.
 
-    Beyond 0 there is nothing; an axis along which the arm never varies has no ends.
+    There is nothing beyond 0; an axis along which the arm never varies has no ends.
     """
     along = "place" if axis == "rate" else "setting"
     at_pick = {along: data[f"picked_{along}"]}
@@ -89,7 +89,7 @@ def _at_edge(data: xr.Dataset, axis: str) -> np.ndarray:
 
 
 def _note(data: xr.Dataset) -> str:
-    """Which optima lie at an end of what was tried."""
+    """Say which optima lie at an end of what was tried."""
     found = [
         f"{arm.item()} ({', '.join(AXES[axis] for axis in AXES if ends.sel(axis=axis))})"
         for arm, ends in zip(data.arm, data.at_edge, strict=True)
@@ -97,11 +97,11 @@ def _note(data: xr.Dataset) -> str:
     ]
     if not found:
         return "Settings on both sides of every optimum were tried, along each axis."
-    return f"At an end of what was tried, and perhaps better beyond: {'; '.join(found)}."
+    return f"At an end of what was tried, and perhaps better beyond it: {'; '.join(found)}."
 
 
 def _best_of_each(loss: xr.DataArray, optimizer: xr.DataArray) -> np.ndarray:
-    """Whether an arm is its optimizer's with the lowest loss."""
+    """Return whether each arm has the lowest loss of its optimizer's arms."""
     best = np.zeros(loss.size, bool)
     for name in set(optimizer.values):
         places = np.flatnonzero(optimizer.values == name)
@@ -116,29 +116,29 @@ AS_PICKED: Mapping[str, tuple[str, ...]] = {
     "b2": ("b1",),
     "weight_decay": ("b1", "b2"),
 }
-"""What neighbours along an axis have in common; those along γ or β may differ in λ, which hardly
-moves the best ones."""
+"""What neighbors along an axis have in common; those along γ or β may differ in λ, which hardly
+moves the best γ and β."""
 NATS = "nat/token"
-GAIN = "test loss of tuned AdamW less the arm's, positive where it is better, mean over fresh seeds"
+GAIN = "test loss of tuned AdamW minus the arm's, positive if it is better, mean over fresh seeds"
 LABELS = {
     "validation": (
         "validation loss, first tuning seed; NaN where an arm has fewer settings",
         NATS,
     ),
     "finalist_setting": ("setting of a finalist", "1"),
-    "finalist_place": ("place of a finalist's learning rate", "1"),
+    "finalist_place": ("index of a finalist's learning rate", "1"),
     "finalist_validation": (
-        "validation loss of the arm's best, mean over tuning seeds; NaN where it has fewer",
+        "validation loss of the arm's finalists, mean over tuning seeds; NaN where it has fewer",
         NATS,
     ),
     "rate": ("learning rate η", "1"),
-    "b1": ("γ of every stage, or what the optimizer calls b1", "1"),
-    "b2": ("β of every stage, or what the optimizer calls b2", "1"),
+    "b1": ("γ of every stage, or the optimizer's b1", "1"),
+    "b2": ("β of every stage, or the optimizer's b2", "1"),
     "weight_decay": ("weight decay λ", "1"),
     "picked_setting": ("setting of the finalist with the lowest validation loss", "1"),
-    "picked_place": ("place of that finalist's learning rate", "1"),
+    "picked_place": ("index of that finalist's learning rate", "1"),
     "arm": ("rival, or strategy and k of k-Adam", "1"),
-    "optimizer": ("what is tuned with equally many members", "1"),
+    "optimizer": ("optimizer, each tuned with equally many members", "1"),
     "setting": ("setting of b1, b2 and weight decay", "1"),
     "finalist": ("finalist of the arm", "1"),
     "seed": ("fresh seed", "1"),

@@ -1,4 +1,4 @@
-"""What each optimizer is tuned over where optimizers are compared."""
+"""The grids over which each optimizer of the comparison is tuned."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -9,11 +9,12 @@ Setting = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Grid:
-    """Every learning rate is combined with every setting.
+    """A grid that combines every learning rate with every setting.
 
     Attributes:
       rates: Learning rates, rising, as multiples of the configuration's.
-      settings: (b1, b2, weight decay) of each; none for k-Adam, whose settings are its strategies.
+      settings: The values of (b1, b2, weight decay); none for k-Adam, whose settings are its
+        strategies.
     """
 
     rates: tuple[float, ...]
@@ -26,16 +27,16 @@ def _ladder(lowest: float, num: int = 10) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Grids:
-    """One for each optimizer: what its authors and its users start from, and around its best.
+    """A grid for each optimizer, with the values that its authors and users start from.
 
-    Around the best that earlier searches found are neighbours on both sides along γ, β and λ, down
-    to averages as short as those of k-Adam's stages.
+    The best known setting of each optimizer has neighbors on both sides along γ, β and λ, down to
+    averages as short as those of k-Adam's stages.
 
     Attributes:
       adamw: From (0.9, 0.999), and (0.9, 0.95) with λ = 0.1 for language.
       nadamw: The same.
       rmsprop: Without momentum.
-      lion: Learning rates a fifth of AdamW's, weight decays five times as large, as its authors
+      lion: Learning rates a fifth of AdamW's and weight decays five times as large, as its authors
         advise; from their (0.9, 0.99), and (0.95, 0.98) for language.
       muon: b1 is its momentum and that of the Adam next to it, from 0.95; b2 is Adam's.
       schedule_free_adamw: b1 is the interpolation, from 0.9.
@@ -128,7 +129,7 @@ class Grids:
 
 
 def first_few(grids: Grids, num_rates: int, num_settings: int) -> Grids:
-    """The grids with fewer of everything, for a run that shows that everything runs.
+    """Return the grids with fewer of everything, for a run that only shows that everything works.
 
     >>> first_few(Grids(), 2, 1).lion.settings
     ((0.9, 0.99, 0.05),)

@@ -1,4 +1,4 @@
-"""How optimizers are drawn next to each other."""
+"""Plots of optimizers next to each other."""
 
 import numpy as np
 import xarray as xr
@@ -9,14 +9,14 @@ from experiments.figures.optimizer.plot import OPTIMIZERS, style
 
 LEVEL = 0.05
 LINEAR = 0.1
-"""Gains beyond are drawn on a logarithmic axis."""
+"""Gains beyond this are drawn on a logarithmic axis."""
 TICKS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 ABOVE = 0.4
 """Nats above the highest chosen validation loss that are drawn."""
 
 
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
-    """Gains over AdamW and test losses; then validation losses by learning rate."""
+    """Draw gains over AdamW and test losses; then validation losses by learning rate."""
     order = dataset.mean_test.sel(end="value").fillna(np.inf).argsort().values
     data = dataset.isel(arm=order)
     height = 0.21 * data.sizes["arm"] + 1
@@ -39,14 +39,14 @@ def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
 
 
 def _each(data: xr.Dataset):
-    """Arms one by one, with their styles."""
+    """Yield arms one by one, with their styles."""
     for place in range(data.sizes["arm"]):
         arm = data.isel(arm=place)
         yield place, arm, *style(arm.arm.item())
 
 
 def _rows(panel: axes.Axes, data: xr.Dataset) -> None:
-    """Labels of the rows, the best on top; k-Adam's pick says so."""
+    """Label the rows, the best on top, and mark k-Adam's pick."""
     names = [
         label + (" (picked)" if arm.optimizer.item() == "kadam" and arm.picked else "")
         for _, arm, label, *_ in _each(data)
@@ -56,60 +56,60 @@ def _rows(panel: axes.Axes, data: xr.Dataset) -> None:
 
 
 def _gains(panel: axes.Axes, data: xr.Dataset) -> str:
-    for row, arm, _, colour, marker in _each(data):
+    for row, arm, _, color, marker in _each(data):
         is_adamw = arm.arm.item() == "adamw"
         plotting.horizontal_interval(
             panel,
             row,
             arm.gain.values,
             fmt=marker,
-            color=colour,
+            color=color,
             fillstyle="full" if is_adamw or arm.p_value < LEVEL else "none",
             markersize=5,
             capsize=2,
         )
         if arm.at_edge.any():
-            panel.plot(arm.gain[0], row, color=colour, **plotting.RING)
+            panel.plot(arm.gain[0], row, color=color, **plotting.RING)
     panel.axvline(0, color=OPTIMIZERS["adamw"][1], linestyle=":", linewidth=0.8)
     panel.set_xscale("symlog", linthresh=LINEAR)
     panel.set_xticks([sign * size for size in TICKS for sign in (-1, 1)] + [0])
     panel.xaxis.set_major_formatter("{x:g}")
     panel.minorticks_off()
     _rows(panel, data)
-    panel.set(xlabel="test loss of AdamW less the arm's (nats per token)", ylabel="arm")
+    panel.set(xlabel="test loss of AdamW minus the arm's (nats per token)", ylabel="arm")
     ends = data.gain.values[np.isfinite(data.gain.values)]
     panel.set_xlim(1.2 * min(-LINEAR, ends.min(initial=0)), 1.2 * max(LINEAR, ends.max(initial=0)))
     return f"gain over tuned AdamW, {data.sizes['seed']} fresh seeds"
 
 
 def _tests(panel: axes.Axes, data: xr.Dataset) -> str:
-    for row, arm, _, colour, _ in _each(data):
-        panel.plot(arm.test, np.full(arm.test.size, row), "|", color=colour, ms=7, mew=0.7)
+    for row, arm, _, color, _ in _each(data):
+        panel.plot(arm.test, np.full(arm.test.size, row), "|", color=color, ms=7, mew=0.7)
         mean = arm.mean_test.sel(end="value")
-        panel.plot(mean, row, "o", color=colour, markersize=5, markeredgecolor="white", mew=0.7)
+        panel.plot(mean, row, "o", color=color, markersize=5, markeredgecolor="white", mew=0.7)
     _rows(panel, data)
     panel.set(xlabel="test loss (nats per token)", ylabel="arm")
     return "test loss of each seed, and their mean"
 
 
 def _rates(data: xr.Dataset) -> figure.Figure:
-    """Validation loss over the learning rate: what each optimizer's tuning ends with; k-Adam."""
+    """Draw validation loss versus learning rate: each optimizer as tuned; k-Adam."""
     canvas, (first, second) = plotting.canvas(5.6, 9.2, nrows=2)
     _losses_by_rate(first, data.isel(arm=data.picked.values), settings=True)
-    first.set_title("(a) what each optimizer's tuning ends with: γ, β, λ", loc="left")
+    first.set_title("(a) each optimizer as tuned: γ, β, λ", loc="left")
     usual = data.sel(arm="adamw").isel(setting=0)
-    _, colour, _ = OPTIMIZERS["adamw"]
+    _, color, _ = OPTIMIZERS["adamw"]
     loss = usual.validation.where(np.isfinite(usual.validation))
-    second.plot(usual.rate, loss, ":", color=colour, label=f"AdamW: {_setting(usual)}")
+    second.plot(usual.rate, loss, ":", color=color, label=f"AdamW: {_setting(usual)}")
     _losses_by_rate(second, data.isel(arm=(data.optimizer == "kadam").values), settings=False)
     second.set_title("(b) k-Adam, every k and strategy", loc="left")
     return canvas
 
 
 def _losses_by_rate(panel: axes.Axes, data: xr.Dataset, *, settings: bool) -> None:
-    """Of each arm at its own setting, which the legend can give; the chosen rate is filled."""
+    """Draw each arm at its own setting, which the legend can give; the chosen rate is filled."""
     chosen = []
-    for _, arm, label, colour, marker in _each(data):
+    for _, arm, label, color, marker in _each(data):
         arm = arm.isel(setting=int(arm.picked_setting))
         loss = arm.validation.where(np.isfinite(arm.validation))
         at = int(arm.picked_place)
@@ -118,15 +118,15 @@ def _losses_by_rate(panel: axes.Axes, data: xr.Dataset, *, settings: bool) -> No
             arm.rate,
             loss,
             "--" if dashed else "-",
-            color=colour,
+            color=color,
             marker=marker,
             fillstyle="none",
             markersize=4,
             label=f"{label}: {_setting(arm)}" if settings else label,
         )
-        panel.plot(arm.rate[at], loss[at], marker, color=colour, markersize=6)
+        panel.plot(arm.rate[at], loss[at], marker, color=color, markersize=6)
         if arm.at_edge.sel(axis="rate"):
-            panel.plot(arm.rate[at], loss[at], color=colour, **plotting.RING)
+            panel.plot(arm.rate[at], loss[at], color=color, **plotting.RING)
         chosen.append(loss[at].item())
     panel.set(
         xscale="log", xlabel="learning rate η", ylabel="validation loss, one seed (nats per token)"
@@ -137,5 +137,5 @@ def _losses_by_rate(panel: axes.Axes, data: xr.Dataset, *, settings: bool) -> No
 
 
 def _setting(arm: xr.Dataset) -> str:
-    """γ, β and λ."""
+    """Return γ, β and λ as text."""
     return ", ".join(f"{arm[name].item():.4g}" for name in ("b1", "b2", "weight_decay"))

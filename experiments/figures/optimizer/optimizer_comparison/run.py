@@ -1,9 +1,9 @@
 """k-Adam and other optimizers, each tuned with as many runs; not in the paper.
 
-An arm is what is reported: a rival as its tuning ends, or k-Adam at one k under one strategy. The
-number of trained members is the same for each optimizer, and all of k-Adam's arms share its number.
-Everything is tried with one seed, the best with several: the lowest of a hundred losses of one or
-two seeds is often that of a setting that fails with others.
+An arm is one row of the figure: a rival as tuned, or k-Adam at one k with one strategy. The number
+of trained members is the same for each optimizer, and k-Adam's arms share its number. Everything is
+tried with one seed, and the best with several: the lowest of a hundred losses with one or two seeds
+is often that of a setting that fails with other seeds.
 """
 
 import itertools
@@ -15,7 +15,7 @@ import xarray as xr
 
 from experiments.core.config import ConfigError, check_least, check_rising
 from experiments.core.run import Run
-from experiments.figures.optimizer.optimizer_comparison.gains import analyse
+from experiments.figures.optimizer.optimizer_comparison.gains import analyze
 from experiments.figures.optimizer.optimizer_comparison.grids import Grid, Grids, Setting
 from experiments.training.config import ContendersConfig
 from experiments.training.optimizers import ADAMW, OPTIMIZERS, USUAL, strategy_decays
@@ -25,7 +25,7 @@ from kadam_jax import STRATEGIES
 
 KADAM = "kadam"
 SETTING = ("b1", "b2", "weight_decay")
-"""What tells one member of an arm from another, the learning rate and the seed aside."""
+"""What distinguishes members of an arm, apart from the learning rate and the seed."""
 
 
 class Arm(NamedTuple):
@@ -33,25 +33,25 @@ class Arm(NamedTuple):
 
     name: str
     optimizer: str
-    """Whose number of members it shares."""
+    """The optimizer whose number of members the arm shares."""
     k: int
     """Stages of k-Adam; arms of one optimizer and k share a program."""
     settings: tuple[Setting, ...]
-    """What it is tuned over, the learning rate aside."""
+    """What the arm is tuned over, apart from the learning rate."""
 
 
 @dataclass(frozen=True)
 class Config(TunedConfig, ContendersConfig):
-    """What is trained: learning_rate is what the grids' rates multiply.
+    """What is trained, where the grids' rates multiply learning_rate.
 
     Schedule-free AdamW has a constant learning rate in place of the cosine.
 
     Attributes:
-      optimizers: Which are compared; "adamw" and "kadam" always are.
+      optimizers: The optimizers compared, always including "adamw" and "kadam".
       ks: Numbers of stages of k-Adam, 2 or 3, each with every strategy.
       grids: What each optimizer is tuned over, first with one seed.
-      num_finalists: The best of each optimizer, which are trained with all tuning seeds; of k-Adam
-        equally many of each arm.
+      num_finalists: How many of each optimizer's best are trained with all tuning seeds; for
+        k-Adam, equally many of each arm.
     """
 
     chunk_size: int = 10
@@ -83,7 +83,7 @@ class Config(TunedConfig, ContendersConfig):
         )
 
     def grid(self, optimizer: str) -> Grid:
-        """What an optimizer is tuned over: AdamW's grid, if it has none of its own."""
+        """Return the grid an optimizer is tuned over, AdamW's if it has no own grid."""
         return getattr(self.grids, optimizer, self.grids.adamw)
 
     def __post_init__(self):
@@ -91,8 +91,8 @@ class Config(TunedConfig, ContendersConfig):
         known = set(self.optimizers) <= OPTIMIZERS.keys()
         if not known or not {ADAMW, KADAM} <= set(self.optimizers) or _repeats(self.optimizers):
             raise ConfigError(
-                f"optimizers must be different ones of {', '.join(OPTIMIZERS)}, {ADAMW} and "
-                f"{KADAM} among them, got {self.optimizers}"
+                f"optimizers must be different ones of {', '.join(OPTIMIZERS)}, including {ADAMW} "
+                f"and {KADAM}, got {self.optimizers}"
             )
         if not self.ks or not set(self.ks) <= {2, 3} or _repeats(self.ks):
             raise ConfigError(f"ks must be 2, 3 or both, got {self.ks}")
@@ -105,7 +105,9 @@ class Config(TunedConfig, ContendersConfig):
                         f"decay that is not negative, got {(b1, b2, weight_decay)}"
                     )
         if self.grids.kadam.settings:
-            raise ConfigError("grids.kadam.settings must be empty: they are ks and the strategies")
+            raise ConfigError(
+                "grids.kadam.settings must be empty: ks and the strategies are k-Adam's settings"
+            )
         sizes = {
             name: (
                 len(self.grid(name).rates),
@@ -116,11 +118,11 @@ class Config(TunedConfig, ContendersConfig):
         if len(set(sizes.values())) > 1:
             found = ", ".join(f"{name} {rates} x {rows}" for name, (rates, rows) in sizes.items())
             raise ConfigError(
-                "grids must give every optimizer as many tuning members, rates x settings (k-Adam: "
-                f"strategies of all ks), got {found}"
+                "grids must give every optimizer equally many tuning members, rates x settings "
+                f"(k-Adam: strategies of all ks), got {found}"
             )
         check_least(self, num_tuning_seeds=2)
-        rates, num_arms = sizes[KADAM]  # each of its arms has one setting
+        rates, num_arms = sizes[KADAM]  # each of k-Adam's arms has one setting
         if self.num_finalists % num_arms or not 0 < self.num_finalists <= rates * num_arms:
             raise ConfigError(
                 f"num_finalists must be a multiple of {num_arms}, k-Adam's arms, and at most "
@@ -138,17 +140,17 @@ def _setting(k: int, strategy: str) -> Setting:
 
 
 def compute(config: Config, run: Run) -> xr.Dataset:
-    """Tunes and tests every arm, one program for each optimizer and k; then `analyse`."""
+    """Tune and test every arm, with one program for each optimizer and k; then `analyze`."""
     trial = text_trial(config, run.corpus)
     parts = [
         _train(config, run, trial, list(arms))
         for _, arms in itertools.groupby(config.arms, lambda arm: (arm.optimizer, arm.k))
     ]
-    return analyse(xr.concat(parts, "arm", join="outer"))
+    return analyze(xr.concat(parts, "arm", join="outer"))
 
 
 def _train(config: Config, run: Run, trial: Trial, arms: list[Arm]) -> xr.Dataset:
-    """Tunes the arms of one program, then trains what was picked with fresh seeds."""
+    """Tune the arms of one program, then train what was picked with fresh seeds."""
     _, optimizer, k, _ = arms[0]
     schedule = config.num_steps, config.warmup_steps, config.final_rate
     fn = optimizer_trial(optimizer, trial, *schedule, k=k)

@@ -1,4 +1,11 @@
-"""How sensitive is each optimizer to its learning rate, and where does 2-Adam start?"""
+"""How sensitive is each optimizer to its learning rate, and where does 2-Adam start?
+
+The first half of the held-out text is for validation, the second half is the test. The best rate is
+the geometric mean over seeds of the vertices of parabolas through the lowest loss and its
+neighbors; at an end of its grid, it may lie beyond. Basins and losses between trained rates are
+interpolated, so differences far below a step of the grid are partly due to the interpolation. Rates
+and ratios for a seed come from the other seeds' validation losses.
+"""
 
 from experiments.core.figure import Figure
 from experiments.core.questions import WORTH_TRYING
@@ -12,22 +19,18 @@ FIGURE = Figure(
     title="How sensitive is each optimizer to its learning rate, and where does 2-Adam start?",
     paper="not in the paper",
     question=WORTH_TRYING,
-    caption="nanoGPT ({model.num_layers} layers, {model.num_heads} heads, width {model.width}) on "
-    "the {corpus} corpus, batch {batch}, {num_steps} steps: {warmup_steps} of warm-up, then a "
-    "cosine down to {final_rate:g} of the learning rate (Schedule-free: none). Every optimizer has "
-    "its usual hyperparameters and {num_rates} learning rates that rise by {factor:g}; {num_seeds} "
-    "seeds, the same for all. (a) Loss on the first half of the held-out text, mean and range over "
-    "seeds; the filled mark is at the best rate, the geometric mean over seeds of the vertices of "
-    "parabolas through the lowest loss and its neighbours. (b) How many decades of learning rates "
-    "are within {tolerance:g} nat of the lowest loss, interpolated between rates: differences far "
-    "below a step of the grid are the interpolation's too; a triangle: the grid ends inside the "
-    "basin of some seed. (c) Best rate over AdamW's, paired by seed, and what two properties of "
-    "updates on normal noise predict for 2-Adam: their size, and how far many of them carry. (d) "
-    "2-Adam's test loss, on the second half of the held-out text, at the rate that is AdamW's "
-    "best and at that rate times the ratio of (c), between trained rates interpolated as in (b), "
-    "less that at its own best rate; then less AdamW's. Rates and ratios for a seed are from the "
-    "other seeds' validation losses. Dots are seeds, bars 95% t intervals of the mean. A ring "
-    "marks an arm whose best rate is at an end of its grid: it may lie beyond.",
+    caption="nanoGPT ({model.num_layers} layers, {model.num_heads} heads, width {model.width}) "
+    "on the {corpus} corpus, batch {batch}, {num_steps} steps: {warmup_steps} of warm-up, then a "
+    "cosine to {final_rate:g} of the learning rate (none for Schedule-free); every optimizer has "
+    "its usual hyperparameters, {num_rates} learning rates that rise by a factor of {factor:g}, "
+    "and the same {num_seeds} seeds. (a) Validation loss, mean and range over seeds, with the "
+    "best rate filled; (b) width of the basin, the decades of learning rates within "
+    "{tolerance:g} nat of the lowest loss; (c) best rate over AdamW's, paired by seed, and what "
+    "two properties of updates on normal noise predict for 2-Adam: their size, and how far many "
+    "of them carry. (d) 2-Adam's test loss at AdamW's best rate, and at that rate times the "
+    "ratio of (c), minus that at its own best rate; then the loss at the scaled rate minus "
+    "AdamW's. Dots are seeds and bars are 95% t intervals of the mean. A ring marks a best rate "
+    "at an end of its grid, and a triangle a grid that ends inside the basin of some seed.",
     presets={
         "smoke": Config(
             model=SMOKE_MODEL,

@@ -1,6 +1,6 @@
-"""2-Adam's learning rate beside AdamW's: what the paper implies and what theory predicts, as rules.
+"""2-Adam's learning rate versus AdamW's: what the paper implies and theory predicts, as rules.
 
-An interval is open to the side where an optimum or a basin may lie beyond its grid.
+An interval is open on the side where an optimum or a basin may lie beyond its grid.
 """
 
 import math
@@ -16,7 +16,7 @@ ADAMW, TWO_ADAM = "adamw", "inverse_exp_2"
 
 
 def _at_edge(run: xr.Dataset, arm: str) -> bool:
-    """Whether the arm's best rate is at an end of its grid: it may be better than measured."""
+    """Return whether the arm's best rate is at an end of its grid, so that it may be better."""
     return bool(run.rate_at_lowest.sel(arm=arm) | run.rate_at_highest.sel(arm=arm))
 
 
@@ -49,7 +49,7 @@ def _wider_basin(run: xr.Dataset) -> Estimate:
 
 
 def _ratio_over(run: xr.Dataset, predicted: str) -> Estimate:
-    """All strategies: their geometric mean, the lowest and the highest end of any."""
+    """Return the strategies' geometric mean, and the lowest and the highest end of any of them."""
     adamw = run.sel(arm=ADAMW)
     each = []
     for switch in run.switch.values.tolist():
@@ -72,70 +72,70 @@ CLAIMS: tuple[Claim, ...] = (
         id="two-adam-takes-adamws-learning-rate",
         section="App. H",
         statement="2-Adam can be compared, and so used, at AdamW's learning rates: the paper "
-        "sweeps every k and strategy over the same ones.",
+        "sweeps every k and strategy over the same learning rates.",
         quantity="test loss of 2-Adam, inverse exp, at the learning rate that is AdamW's best, "
-        "less that at its own best, nats per token: both chosen on the other seeds' validation "
+        "minus that at its own best, nats per token: both chosen on the other seeds' validation "
         "losses, mean over seeds",
         statistic=_price_of_adamws_rate,
         accept=(-math.inf, 0.05),
-        reason="The tolerance of a basin here: who loses less has no reason to tune again.",
-        correction="It loses more than a basin's tolerance there: a run is to be tuned again, or "
-        "started from AdamW's rate times the ratio that the figure states.",
+        reason="This is the tolerance of a basin here: a loss below it is no reason to tune again.",
+        correction="It loses more than a basin's tolerance there: tune a run again, or start it "
+        "from AdamW's rate times the ratio that the figure states.",
     ),
     claim(
         id="two-adam-is-no-more-sensitive",
         section="§4.3",
-        statement="With stronger stability guarantees 2-Adam is no more sensitive to its learning "
+        statement="With stronger stability guarantees, 2-Adam is no more sensitive to its learning "
         "rate than Adam.",
         quantity="decades of learning rates whose validation loss is within the tolerance of the "
-        "lowest: 2-Adam's, inverse exp, less AdamW's, same seed, mean over seeds",
+        "lowest: 2-Adam's, inverse exp, minus AdamW's, same seed, mean over seeds",
         statistic=_wider_basin,
         accept=(0.0, math.inf),
-        reason="What is no more sensitive has no narrower basin.",
-        correction="Its basin, as interpolated, is narrower, by less than the grid can tell. The "
-        "bound on updates, which is Adam's own with other decays, says nothing about learning "
+        reason="An optimizer that is no more sensitive does not have a narrower basin.",
+        correction="Its basin, as interpolated, is narrower, by less than the grid can resolve. "
+        "The bound on updates, which is Adam's own with other decays, says nothing about learning "
         "rates.",
     ),
     claim(
         id="update-size-predicts-the-rate",
         section="not in the paper",
-        statement="How large updates are on noise predicts 2-Adam's learning rate from AdamW's, "
+        statement="The size of updates on noise predicts 2-Adam's learning rate from AdamW's, "
         "for every strategy.",
         quantity="best learning rate over AdamW's, divided by AdamW's root mean square of updates "
-        "on noise over the strategy's; geometric mean over strategies and seeds, lowest and "
-        "highest end of any strategy's interval",
+        "on noise over the strategy's; geometric mean over strategies and seeds, with the lowest "
+        "and highest end of any strategy's interval",
         statistic=lambda run: _ratio_over(run, "predicted_by_size"),
         accept=(0.5, 2.0),
-        reason="Learning rates are tried in steps of about two: a prediction that is further off "
-        "spares no trial.",
+        reason="Learning rates are tried in steps of about a factor of two: a prediction that is "
+        "further off saves no trial.",
         correction="Momentum spreads a gradient over many updates: the size of one of them does "
         "not say how far they carry together.",
     ),
     claim(
         id="displacement-predicts-the-rate",
         section="not in the paper",
-        statement="How far updates carry on noise predicts 2-Adam's learning rate from AdamW's, "
-        "for every strategy.",
+        statement="The distance that updates carry on noise predicts 2-Adam's learning rate from "
+        "AdamW's, for every strategy.",
         quantity="best learning rate over AdamW's, divided by AdamW's displacement by many updates "
-        "on noise over the strategy's; geometric mean over strategies and seeds, lowest and "
-        "highest end of any strategy's interval",
+        "on noise over the strategy's; geometric mean over strategies and seeds, with the lowest "
+        "and highest end of any strategy's interval",
         statistic=lambda run: _ratio_over(run, "predicted_by_displacement"),
         accept=(0.5, 2.0),
-        reason="As for the size of updates; slow averages of the gradient, which is what training "
-        "follows, are amplified by this factor whatever momentum does.",
-        correction="The gradients of training are not noise around a slow average, or what limits "
-        "the learning rate is not how far updates carry.",
+        reason="As for the size of updates; slow averages of the gradient, which training follows, "
+        "are amplified by this factor whatever momentum does.",
+        correction="The gradients of training are not noise around a slow average, or the learning "
+        "rate is not limited by how far updates carry.",
     ),
     claim(
         id="switching-to-two-adam-gains",
         section="§4.3, App. P",
         statement="An AdamW run that works is improved by 2-Adam once its learning rate is scaled.",
         quantity="test loss of 2-Adam, inverse exp, at AdamW's best learning rate times the ratio "
-        "of their optima, less AdamW's at that rate, nats per token: rates and ratio from the "
-        "other seeds, mean over seeds",
+        "of their optima, minus AdamW's at its own best rate, nats per token: rates and ratio from "
+        "the other seeds, mean over seeds",
         statistic=_loss_of_switching,
         accept=(-math.inf, 0.0),
-        reason="The paper finds it to outperform Adam; what is better has the lower loss.",
+        reason="The paper finds that it outperforms Adam; the better optimizer has the lower loss.",
         correction="AdamW at its own learning rate is better.",
     ),
 )

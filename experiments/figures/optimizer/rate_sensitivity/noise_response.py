@@ -1,20 +1,20 @@
-"""How large k-Adam's updates are on gradients that are noise, which predicts its learning rate.
+"""The size of k-Adam's updates on gradients that are noise, which predicts its learning rate.
 
-Every entry of the gradient is independent normal noise. With a long second average (β -> 1, √v is
-the root mean square of what a stage is given) a stage is linear: an exponential average over its
-own input's size. For Adam u has
+Every entry of the gradient is independent normal noise. With a long second average (β -> 1, so √v
+is the root mean square of a stage's input) a stage is linear: an exponential average divided by the
+size of its own input. For Adam, u has
 
     ⟨u²⟩ = (1-γ)/(1+γ),   and N of its updates add up to   ⟨(Σu)²⟩ = N:
 
-momentum spreads a gradient over time and loses nothing of it. 2-Adam's second stage is given
-Adam's u, divides it by its own size √((1-γ)/(1+γ)), and averages what is correlated already:
+momentum spreads a gradient over time and loses none of it. 2-Adam's second stage gets Adam's u,
+divides it by its size √((1-γ)/(1+γ)), and averages what is already correlated:
 
     ⟨u²⟩ = (1+γ²)/(1+γ)²,   ⟨(Σu)²⟩ = N (1+γ)/(1-γ),   γ₁ = γ₂ = γ.
 
-If all that differed between the two were the size of a step, or how far steps carry, 2-Adam would
-want Adam's learning rate times the inverse ratio of ⟨u²⟩^(1/2), or of ⟨(Σu)²⟩^(1/2): for inverse
-exp (γ = .684) .32 or .43, for exp (γ = .81) .32 or .32. Where β is as small as in the scaled
-strategy a stage is not linear: so both are computed from the optimizer itself.
+If the two differed only in the size of a step, or only in how far steps carry, 2-Adam would need
+Adam's learning rate times the inverse ratio of ⟨u²⟩^(1/2), or of ⟨(Σu)²⟩^(1/2): 0.32 or 0.43 for
+inverse exp (γ = 0.684), and 0.32 or 0.32 for exp (γ = 0.81). If β is as small as in the scaled
+strategy, a stage is not linear, so both are computed from the optimizer itself.
 """
 
 import jax
@@ -27,17 +27,17 @@ from kadam_jax import scale_by_kadam
 def noise_response(
     k: int, b1: ArrayLike, b2: ArrayLike, *, num_steps: int, num_entries: int
 ) -> dict[str, jax.Array]:
-    """`size` ⟨u²⟩^(1/2) and `displacement` (⟨(Σu)²⟩/N)^(1/2) of k-Adam on normal noise.
+    """Compute `size` ⟨u²⟩^(1/2) and `displacement` (⟨(Σu)²⟩/N)^(1/2) of k-Adam on normal noise.
 
     Args:
       k: Number of stages.
       b1: γ of every stage; may be traced.
       b2: β of every stage; may be traced.
-      num_steps: Optimizer steps; the second half, N of them, is measured.
-      num_entries: Entries of the gradient, over which ⟨⟩ is the mean.
+      num_steps: Optimizer steps, of which the second half, N steps, is measured.
+      num_entries: Entries of the gradient; ⟨⟩ is the mean over them.
 
     Returns:
-      Two scalars, in learning rates.
+      Two scalars, in units of the learning rate.
 
     >>> found = noise_response(1, 0.9, 0.999, num_steps=2000, num_entries=500)
     >>> round(float(found["size"]), 2), round(float(found["displacement"]), 1)

@@ -1,4 +1,4 @@
-"""From losses over learning rates to each optimizer's best one, its basin, and what others cost."""
+"""Each optimizer's best learning rate, its basin, and the cost of other rates, from its losses."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,19 +18,19 @@ from experiments.training.optimizers import ADAMW
 from experiments.training.tuning import lowest
 
 
-def analyse(
+def analyze(
     config: Any, losses: Mapping[str, np.ndarray], response: Mapping[str, np.ndarray]
 ) -> xr.Dataset:
-    """The figure's dataset.
+    """Compute the figure's dataset.
 
     Args:
       config: Names arms, rates, seeds and the basin's tolerance.
-      losses: `validation` and `test`, nats per token, (num_arms, num_rates, num_seeds); what is
-        not finite becomes NaN.
-      response: From `noise_response`, of AdamW and then of each strategy of 2-Adam.
+      losses: `validation` and `test`, nats per token, (num_arms, num_rates, num_seeds); losses that
+        are not finite become NaN.
+      response: From `noise_response`, for AdamW and then for each strategy of 2-Adam.
 
     Returns:
-      Losses, optima, basins, ratios to AdamW's rate and what learning rates cost, labeled.
+      Losses, optima, basins, ratios to AdamW's rate and costs of learning rates, labeled.
     """
     finite = {name: np.where(np.isfinite(loss), loss, np.nan) for name, loss in losses.items()}
     data = xr.Dataset(
@@ -60,7 +60,7 @@ def analyse(
 
 
 def _of_each_run(data: xr.Dataset, tolerance: float) -> xr.Dataset:
-    """Optimum and basin of each arm and seed, by the validation loss."""
+    """Find the optimum and the basin of each arm and seed, by the validation loss."""
     curves = [
         (rates, loss)
         for rates, losses in zip(data.rate.values, data.validation.values, strict=True)
@@ -81,13 +81,13 @@ def _of_each_run(data: xr.Dataset, tolerance: float) -> xr.Dataset:
 
 
 def _choices(data: xr.Dataset) -> xr.Dataset:
-    """What the other seeds choose, and whether a grid ends where an optimum or a basin goes on."""
+    """Find what the other seeds choose, and whether a grid ends before an optimum or basin."""
     chosen = best_on_other_seeds(data.validation, "place").transpose("arm", "seed")
     last = data.sizes["place"] - 1
     return xr.Dataset(
         {
             "chosen_place": named(
-                (("arm", "seed"), chosen.values), "place of the rate that the other seeds choose"
+                (("arm", "seed"), chosen.values), "index of the rate that the other seeds choose"
             ),
             "rate_at_lowest": named(
                 ((chosen == 0) | (data.best_place == 0)).any("seed"),
@@ -97,13 +97,15 @@ def _choices(data: xr.Dataset) -> xr.Dataset:
                 ((chosen == last) | (data.best_place == last)).any("seed"),
                 "whether a best or chosen rate is the highest of the grid",
             ),
-            "basin_open": named(data.open.any("seed"), "whether it does for any seed"),
+            "basin_open": named(
+                data.open.any("seed"), "whether the grid ends inside the basin of any seed"
+            ),
         }
     )
 
 
 def _prices(data: xr.Dataset) -> dict[str, tuple]:
-    """2-Adam's test losses at AdamW's rate and near it, for each switch and seed."""
+    """Compute differences of 2-Adam's test losses at AdamW's rate and at the scaled rate."""
     log_ratio = np.log(data.ratio)
     others = (log_ratio.sum("seed", skipna=False) - log_ratio) / (data.sizes["seed"] - 1)
     ratio_of_others = np.exp(others)
@@ -127,19 +129,19 @@ def _prices(data: xr.Dataset) -> dict[str, tuple]:
 
 
 def _numbers(data: xr.Dataset) -> dict[str, xr.DataArray]:
-    """The numbers that the report states."""
+    """Return the numbers that the report states."""
     statistics, starts = {}, {}
     for switch in data.switch.values.tolist():
         name = f"2-Adam ({switch.removesuffix('_2').replace('_', ' ')})"
         starts[f"start_{switch}"] = named(
             data.mean_ratio.sel(arm=switch, drop=True),
-            f"start {name} from so many times AdamW's learning rate, geometric mean over seeds, "
-            "95% interval",
+            f"factor on AdamW's learning rate from which to start {name}, geometric mean over "
+            "seeds, 95% interval",
         )
         for variable, text in (
-            ("price_at_adamws", "at AdamW's best rate, less that at its own"),
-            ("price_at_ratio", "at that rate times the ratio, less that at its own"),
-            ("beyond_adamw", "there, less AdamW's"),
+            ("price_at_adamws", "at AdamW's best rate, minus that at its own"),
+            ("price_at_ratio", "at AdamW's best rate times the ratio, minus that at its own"),
+            ("beyond_adamw", "at AdamW's best rate times the ratio, minus AdamW's"),
         ):
             statistics[f"{variable}_{switch}"] = (
                 data[variable].sel(switch=switch),
@@ -148,7 +150,7 @@ def _numbers(data: xr.Dataset) -> dict[str, xr.DataArray]:
             )
         statistics[f"wider_{switch}"] = (
             data.width.sel(arm=switch) - data.width.sel(arm=ADAMW),
-            f"width of the basin of {name} less AdamW's",
+            f"width of the basin of {name} minus AdamW's",
             "decades",
         )
     for arm in data.arm.values.tolist():
@@ -163,19 +165,19 @@ def _numbers(data: xr.Dataset) -> dict[str, xr.DataArray]:
 LABELS: Mapping[str, tuple[str, str]] = {
     "validation": ("loss on the validation split", "nat/token"),
     "test": ("loss on the test split", "nat/token"),
-    "optimum": ("best learning rate, by a parabola through the lowest losses", "1"),
+    "optimum": ("best learning rate, from a parabola through the lowest losses", "1"),
     "lowest": ("lowest loss on the validation split", "nat/token"),
-    "best_place": ("place of the rate with the lowest loss", "1"),
+    "best_place": ("index of the rate with the lowest loss", "1"),
     "basin_low": ("lowest learning rate of the basin", "1"),
     "basin_high": ("highest learning rate of the basin", "1"),
     "width": ("width of the basin", "decades"),
     "open": ("whether the grid ends inside the basin", "1"),
     "predicted_by_size": ("AdamW's size of updates on noise over 2-Adam's", "1"),
     "predicted_by_displacement": ("AdamW's displacement on noise over 2-Adam's", "1"),
-    "price_at_adamws": ("test loss at AdamW's best rate, more than at its own", "nat/token"),
+    "price_at_adamws": ("test loss at AdamW's best rate minus that at its own", "nat/token"),
     "price_at_ratio": (
-        "test loss at AdamW's rate times the ratio, more than at its own",
+        "test loss at AdamW's rate times the ratio minus that at its own",
         "nat/token",
     ),
-    "beyond_adamw": ("test loss at AdamW's rate times the ratio, more than AdamW's", "nat/token"),
+    "beyond_adamw": ("test loss at AdamW's rate times the ratio minus AdamW's", "nat/token"),
 }

@@ -1,4 +1,4 @@
-"""Losses over learning rates, basins, ratios and prices, as four panels."""
+"""Plots of losses over learning rates, basins, ratios and prices, as four panels."""
 
 import numpy as np
 import xarray as xr
@@ -12,17 +12,17 @@ SHOWN = 1.0
 """Nats above the lowest mean loss that are drawn."""
 PREDICTIONS = {
     "predicted_by_size": ("by the size of updates", "x"),
-    "predicted_by_displacement": ("by how far they carry", "+"),
+    "predicted_by_displacement": ("by how far updates carry", "+"),
 }
 PRICES = {
-    "price_at_adamws": ("at AdamW's rate, less at its own best", "o"),
-    "price_at_ratio": ("at the ratio times that, less at its own best", "s"),
-    "beyond_adamw": ("at the ratio times that, less AdamW's best", "*"),
+    "price_at_adamws": ("at AdamW's rate, minus at its own best", "o"),
+    "price_at_ratio": ("at the ratio times that, minus at its own best", "s"),
+    "beyond_adamw": ("at the ratio times that, minus AdamW's best", "*"),
 }
 
 
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
-    """Losses over learning rates, widths of basins, ratios to AdamW's rate, what rates cost."""
+    """Draw losses over learning rates, widths of basins, ratios to AdamW's rate, and prices."""
     canvas, grid = plotting.canvas(11, 8, nrows=2, ncols=2)
     plotting.draw_panels(grid, dataset, (_losses, _widths, _ratios, _prices))
     handles, labels = grid[0, 0].get_legend_handles_labels()
@@ -32,7 +32,7 @@ def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
 
 def _losses(panel: axes.Axes, data: xr.Dataset) -> str:
     for arm in data.arm.values.tolist():
-        name, colour, marker = style(arm)
+        name, color, marker = style(arm)
         at = data.sel(arm=arm)
         mean = at.validation.mean("seed", skipna=False)
         plotting.band(
@@ -41,7 +41,7 @@ def _losses(panel: axes.Axes, data: xr.Dataset) -> str:
             at.validation.min("seed", skipna=False),
             mean,
             at.validation.max("seed", skipna=False),
-            color=colour,
+            color=color,
             marker=marker,
             fillstyle="none",
             markersize=4,
@@ -49,15 +49,15 @@ def _losses(panel: axes.Axes, data: xr.Dataset) -> str:
         )
         best = at.mean_optimum[0].item()
         height = np.interp(np.log(best), np.log(at.rate), mean)
-        panel.plot(best, height, marker, color=colour, markersize=8, zorder=3)
+        panel.plot(best, height, marker, color=color, markersize=8, zorder=3)
         if at.rate_at_lowest | at.rate_at_highest:
-            panel.plot(best, height, color=colour, **plotting.RING)
+            panel.plot(best, height, color=color, **plotting.RING)
     panel.set(xlabel="learning rate η", ylabel="validation loss (nat/token)")
     lowest = data.validation.mean("seed", skipna=False).min()
     if np.isfinite(lowest):
         panel.set_xscale("log")
         panel.set_ylim(lowest - 0.05 * SHOWN, lowest + SHOWN)
-    return f"loss over the learning rate, {data.sizes['seed']} seeds"
+    return f"loss versus learning rate, {data.sizes['seed']} seeds"
 
 
 def _widths(panel: axes.Axes, data: xr.Dataset) -> str:
@@ -69,7 +69,7 @@ def _widths(panel: axes.Axes, data: xr.Dataset) -> str:
             panel.plot(at.width.max(), row + 0.3, ">", color="black", markersize=4)
     _rows(panel, arms)
     panel.set(xlabel="width of the basin (decades)", ylabel="optimizer")
-    return "learning rates that are almost as good"
+    return "how wide the range of almost optimal learning rates is"
 
 
 def _ratios(panel: axes.Axes, data: xr.Dataset) -> str:
@@ -87,14 +87,14 @@ def _ratios(panel: axes.Axes, data: xr.Dataset) -> str:
     for variable, (name, marker) in PREDICTIONS.items():
         panel.plot(data[variable], rows, marker, color="black", label=name)
     panel.axvline(1, color=OPTIMIZERS["adamw"][1], linestyle=":", linewidth=0.8)
-    if np.isfinite(data.ratio).any():  # else nothing could be on a logarithmic axis
+    if np.isfinite(data.ratio).any():  # else nothing can be drawn on a logarithmic axis
         panel.set_xscale("log")
         panel.xaxis.set_major_formatter("{x:g}")
         panel.xaxis.set_minor_formatter(ticker.LogFormatter(minor_thresholds=(1.2, 0.5)))
     _rows(panel, arms)
     panel.set(xlabel="best learning rate over AdamW's", ylabel="optimizer")
     plotting.legend_above(panel, 0.25, title="predicted for 2-Adam", loc="upper left")
-    return "which rate to start from, in AdamW's"
+    return "which rate to start from, relative to AdamW's"
 
 
 def _prices(panel: axes.Axes, data: xr.Dataset) -> str:
@@ -111,14 +111,14 @@ def _prices(panel: axes.Axes, data: xr.Dataset) -> str:
     return "what switching costs"
 
 
-def _dots(panel, height, values, interval, colour, marker) -> None:
-    """Seeds, and their mean with its interval."""
-    panel.plot(values, np.full(len(values), height), ".", color=colour, alpha=0.4, markersize=4)
+def _dots(panel, height, values, interval, color, marker) -> None:
+    """Draw the seeds, and their mean with its interval."""
+    panel.plot(values, np.full(len(values), height), ".", color=color, alpha=0.4, markersize=4)
     plotting.horizontal_interval(
-        panel, height, interval, fmt=marker, color=colour, markersize=6, capsize=2
+        panel, height, interval, fmt=marker, color=color, markersize=6, capsize=2
     )
 
 
 def _rows(panel: axes.Axes, arms: list[str]) -> None:
-    """One row for each arm, the first one on top."""
+    """Label one row for each arm, the first one on top."""
     plotting.label_rows(panel, [style(arm)[0] for arm in arms])

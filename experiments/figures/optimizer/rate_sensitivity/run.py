@@ -1,9 +1,9 @@
-"""Loss over the learning rate for each optimizer, and the best rate of 2-Adam over AdamW's (§4.3).
+"""Loss versus learning rate for each optimizer, and 2-Adam's best rate over AdamW's (§4.3).
 
-Not in the paper, which sweeps Adam and every k-Adam over the same learning rates. An arm is an
-optimizer at its usual hyperparameters; 2-Adam has one for each strategy. Every arm's rates are a
-stretch of one ladder, so that AdamW's best can be a rate of the others. What is chosen for a seed
-is chosen by the other seeds' validation losses, and measured on the test split.
+This is not in the paper, which sweeps Adam and every k-Adam over the same learning rates. An arm is
+an optimizer at its usual hyperparameters; 2-Adam has one arm for each strategy. Every arm's rates
+are a section of one ladder, so that AdamW's best can be a rate of the others. The choices for a
+seed are made by the other seeds' validation losses, and measured on the test split.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ import xarray as xr
 from experiments.core.config import ConfigError, check_least
 from experiments.core.run import Run
 from experiments.figures.optimizer.rate_sensitivity.noise_response import noise_response
-from experiments.figures.optimizer.rate_sensitivity.optima import analyse
+from experiments.figures.optimizer.rate_sensitivity.optima import analyze
 from experiments.figures.optimizer.strategy_comparison import label
 from experiments.training.config import ContendersConfig
 from experiments.training.optimizers import ADAMW, OPTIMIZERS, USUAL, strategy_decays
@@ -28,18 +28,18 @@ KADAM = "kadam"
 
 @dataclass(frozen=True)
 class Config(ContendersConfig):
-    """What is trained: rates are learning_rate times powers of `factor`.
+    """What is trained, where rates are learning_rate times powers of `factor`.
 
     Attributes:
-      optimizers: AdamW, then others.
-      strategies: 2-Adam's.
-      first_powers: The power of `factor` of the lowest rate of each optimizer, then of each
+      optimizers: AdamW, then the others.
+      strategies: The strategies of 2-Adam.
+      first_powers: The power of `factor` at the lowest rate of each optimizer, then of each
         strategy.
-      num_rates: Rates of each.
-      factor: Between one rate and the next.
+      num_rates: Number of rates of each arm.
+      factor: Ratio of one rate to the one before.
       tolerance: Nats per token above the lowest loss that a basin includes.
       noise_steps: Steps on noise, the second half of which is measured.
-      noise_entries: Entries of that gradient.
+      noise_entries: Entries of the noise gradient.
     """
 
     chunk_size: int = 5
@@ -68,10 +68,10 @@ class Config(ContendersConfig):
             )
         for name in ("optimizers", "strategies"):
             if len(set(getattr(self, name))) < len(getattr(self, name)):
-                raise ConfigError(f"{name} must differ, got {getattr(self, name)}")
+                raise ConfigError(f"{name} must not repeat any, got {getattr(self, name)}")
         if len(self.first_powers) != len(self.optimizers) + len(self.strategies):
             raise ConfigError(
-                "first_powers must be one for each of optimizers and strategies, got "
+                "first_powers must have one for each of optimizers and strategies, got "
                 f"{len(self.first_powers)}"
             )
         check_least(self, num_rates=3, num_seeds=2, noise_steps=2, noise_entries=2)
@@ -81,7 +81,7 @@ class Config(ContendersConfig):
 
     @property
     def switches(self) -> tuple[str, ...]:
-        """2-Adam's arms."""
+        """Names of 2-Adam's arms."""
         return tuple(label(strategy, 2) for strategy in self.strategies)
 
     @property
@@ -91,19 +91,19 @@ class Config(ContendersConfig):
 
     @property
     def rates(self) -> np.ndarray:
-        """η, (num_arms, num_rates); what arms have in common is equal to the bit."""
+        """η, (num_arms, num_rates); rates that arms share are equal to the bit."""
         powers = np.add.outer(np.array(self.first_powers), np.arange(self.num_rates))
         return self.learning_rate * self.factor ** powers.astype(float)
 
 
 def compute(config: Config, run: Run) -> xr.Dataset:
-    """One sweep for each optimizer, 2-Adam's strategies together; then noise, and `analyse`."""
+    """Sweep each optimizer, 2-Adam's strategies together; then noise, and `analyze`."""
     rates = dict(zip(config.arms, config.rates, strict=True))
     decays = [USUAL | strategy_decays(2, strategy) for strategy in config.strategies]
     trial = text_trial(config, run.corpus)
 
     def losses(name, arms):
-        """`validation` and `test` of an optimizer's arms, (num_arms, num_rates, num_seeds)."""
+        """Return `validation` and `test` of an optimizer's arms, over arm, rate and seed."""
         schedule = config.num_steps, config.warmup_steps, config.final_rate
         fn = optimizer_trial(name, trial, *schedule, k=2)
         columns = {
@@ -116,7 +116,7 @@ def compute(config: Config, run: Run) -> xr.Dataset:
     swept = [losses(name, {name: OPTIMIZERS[name].usual}) for name in config.optimizers]
     swept.append(losses(KADAM, dict(zip(config.switches, decays, strict=True))))
     responses = [_response(config, run, 1, [USUAL]), _response(config, run, 2, decays)]
-    return analyse(config, _joined(swept), _joined(responses))
+    return analyze(config, _joined(swept), _joined(responses))
 
 
 def _joined(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -126,7 +126,7 @@ def _joined(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
 def _response(
     config: Config, run: Run, k: int, decays: list[Mapping[str, float]]
 ) -> dict[str, np.ndarray]:
-    """`noise_response` at each of some decays."""
+    """Sweep `noise_response` over some decays."""
     members = points(**{name: np.array([of[name] for of in decays]) for name in ("b1", "b2")})
     return run.sweep(
         f"noise_{k}",

@@ -1,4 +1,9 @@
-"""k-Adam by number of stages and strategy on images (Figs 6 and 15)."""
+"""k-Adam by number of stages and strategy on images (Figs 6 and 15).
+
+The test error is 100% minus the accuracy that the paper shows. The error on the validation split
+chooses, with ties broken by the loss there. Test errors of the sweep are those of the last step. An
+arm whose chosen learning rate is at an end of the sweep might be better beyond it.
+"""
 
 from experiments.core.figure import Figure
 from experiments.core.questions import WORTH_TRYING
@@ -13,17 +18,16 @@ FIGURE = Figure(
     question=WORTH_TRYING,
     decided_by=("two-adam-beats-adam-on-images",),
     caption="The CNN at {model.width:g} of its width on {dataset}, batch {batch}, {num_steps} "
-    "steps with a linear warm-up in the first {warmup_steps} and a cosine to {final_rate:g} of "
-    "the learning rate, decays of k stages from (β, γ) = ({b2:g}, {b1:g}). Every strategy and k "
-    "is trained with one seed at learning rates {learning_rate:g} times {rates}, λ in "
-    "{weight_decays}, {decays}; the error on the validation split chooses, then the loss there. "
-    "(a) Test error (100% less the paper's accuracy) of what was chosen, {num_seeds} fresh seeds; "
-    "(b) the same, all of it, as Fig. 15; (c) the paper's statistic, the lowest test error over "
-    "the sweep, its one seed, at the last step; (d) how much lower the test error is than Adam's "
-    "(k = 1), paired by seed and test image. Bars are 95% intervals for other seeds and other test "
-    "images. A ring marks a chosen learning rate at an end of the sweep: beyond it the arm might "
-    "be better. Second page: validation loss over the learning rate, lowest over λ and the way of "
-    "decaying, the chosen one filled.",
+    "steps with a linear warm-up over the first {warmup_steps} and a cosine to {final_rate:g} of "
+    "the learning rate; the decays of k stages come from (β, γ) = ({b2:g}, {b1:g}). Every "
+    "strategy and k is trained with one seed at learning rates {learning_rate:g} times {rates} "
+    "and λ in {weight_decays}, {decays}, and the lowest validation error chooses. (a) Test error "
+    "of the chosen setting, {num_seeds} fresh seeds, zoomed; (b) the same in full, as in Fig. "
+    "15; (c) the paper's statistic, the lowest test error over the sweep, with its one seed; (d) "
+    "Adam's test error (k = 1) minus the arm's, paired by seed and test image. Bars are 95% "
+    "intervals for other seeds and other test images, and a ring marks a chosen learning rate at "
+    "an end of the sweep. The second page shows validation loss versus learning rate, lowest "
+    "over λ and the kind of decay, with the chosen rate filled.",
     presets={
         "smoke": Config(
             model=CNNConfig(width=1 / 32),

@@ -1,4 +1,4 @@
-"""How strategies on images are drawn (Figs 6 and 15), as in every comparison of them."""
+"""Plots of strategies on images (Figs 6 and 15), as in every comparison of strategies."""
 
 from experiments.figures.optimizer.plot import plot
 

@@ -1,4 +1,4 @@
-"""k-Adam by k and strategy on images (Figs 6 and 15): CIFAR-10 where it is given, else digits."""
+"""k-Adam by k and strategy on images (Figs 6 and 15): CIFAR-10 if it is given, else digits."""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +10,7 @@ from experiments.core.run import Run
 from experiments.figures.optimizer.strategy_comparison import (
     ADAM,
     ComparisonConfig,
-    analyse,
+    analyze,
     compare,
 )
 from experiments.training.config import ImagesConfig, check_schedule
@@ -27,12 +27,12 @@ class Config(ComparisonConfig, ImagesConfig):
       model: The network.
       batch: Images in a batch, drawn with replacement.
       num_steps: Optimizer steps of every member.
-      warmup_steps: Steps in which the learning rate rises from 0, linearly; a cosine follows.
+      warmup_steps: Steps in which the learning rate rises linearly from 0; a cosine follows.
       final_rate: Learning rate at the cosine's end, as a share of the highest.
-      num_seeds: Fresh seeds: initial weights and batches differ.
-      learning_rate: What `rates` multiply.
+      num_seeds: Fresh seeds, which differ in initial weights and batches.
+      learning_rate: The learning rate that `rates` multiply.
       eps: Added to the bias-corrected root mean square.
-      chunk_size: Members between two writes to disk: what Ctrl-C can lose at most.
+      chunk_size: Members between two writes to disk, the most that Ctrl-C can lose.
     """
 
     model: CNNConfig = field(default_factory=CNNConfig)
@@ -52,21 +52,22 @@ class Config(ComparisonConfig, ImagesConfig):
 
 
 def compute(config: Config, run: Run) -> xr.Dataset:
-    """Sweeps over the grid and over fresh seeds for each k; then `analyse`."""
+    """Sweep over the grid and over fresh seeds for each k; then `analyze`."""
     schedule = warmup_cosine(config.num_steps, config.warmup_steps, config.final_rate)
     trial = image_trial(config.model, run.images, batch=config.batch, num_steps=config.num_steps)
     swept, fresh = compare(config, run, trial, schedule)
-    data = analyse(config, swept, fresh, "test error", "%")
+    data = analyze(config, swept, fresh, "test error", "%")
     data.attrs["note"] = _coarseness(data)
     return data
 
 
 def _coarseness(data: xr.Dataset) -> str:
-    """What the test split's size leaves open."""
+    """Say what the test split's size leaves open."""
     num_test = data.sizes["example"]
     error = data.mean_test.sel(arm=ADAM, end="value").item() / 100
     uncertain = 196 * np.sqrt(error * (1 - error) / num_test)
     return (
-        f"{num_test} test images: one of them is {100 / num_test:.2g} points, and a run at Adam's "
-        f"error of {100 * error:.1f}% is known to ±{uncertain:.2g} points (95%)"
+        f"{num_test} test images: one of them is {100 / num_test:.2g} percentage points, and a run "
+        f"at Adam's error of {100 * error:.1f}% is known to ±{uncertain:.2g} percentage points "
+        "(95%)"
     )

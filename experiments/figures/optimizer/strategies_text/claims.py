@@ -1,4 +1,4 @@
-"""What the paper says of k-Adam's strategies on text, as rules."""
+"""The paper's claims about k-Adam's strategies on text, as rules."""
 
 from experiments.figures.optimizer.claims import strategy_claims
 

@@ -1,4 +1,4 @@
-"""How strategies on text are drawn (Fig. 16), as in every comparison of them."""
+"""Plots of strategies on text (Fig. 16), as in every comparison of strategies."""
 
 from experiments.figures.optimizer.plot import plot
 

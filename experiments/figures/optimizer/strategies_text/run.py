@@ -7,17 +7,17 @@ import xarray as xr
 
 from experiments.core.config import check_least
 from experiments.core.run import Run
-from experiments.figures.optimizer.strategy_comparison import ComparisonConfig, analyse, compare
+from experiments.figures.optimizer.strategy_comparison import ComparisonConfig, analyze, compare
 from experiments.training.config import TrainingConfig
 from experiments.training.trials import text_trial
 
 
 @dataclass(frozen=True)
 class Config(ComparisonConfig, TrainingConfig):
-    """What is trained: learning_rate is what `rates` multiply, num_seeds counts the fresh seeds.
+    """What is trained: `rates` multiply learning_rate, and num_seeds counts the fresh seeds.
 
     Attributes:
-      eval_batches: Batches of crops of each held-out split, the same for all members.
+      eval_batches: Batches of crops from each held-out split, the same for all members.
     """
 
     chunk_size: int = 2
@@ -30,7 +30,7 @@ class Config(ComparisonConfig, TrainingConfig):
 
 
 def compute(config: Config, run: Run) -> xr.Dataset:
-    """Sweeps over the grid and over fresh seeds for each k; then `analyse`."""
+    """Sweep over the grid and over fresh seeds for each k; then `analyze`."""
     trial = text_trial(config, run.corpus)
     swept, fresh = compare(config, run, trial, optax.constant_schedule(1.0))
-    return analyse(config, swept, fresh, "test loss", "nat/token")
+    return analyze(config, swept, fresh, "test loss", "nat/token")

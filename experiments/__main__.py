@@ -4,9 +4,9 @@ Exit codes: 0 done, 1 something is missing or damaged or training diverged, 2 ba
 and 143 SIGTERM. Figures keep their finished chunks, and the same command continues from them;
 `train` writes a checkpoint first, and continues with `--resume`.
 
-On Linux the process starts itself once more with `GLIBC_TUNABLES=glibc.malloc.hugetlb=1`, unless
-that variable is set: every large temporary of a compiled program is fresh memory there, and with
-huge pages it costs far fewer page faults.
+On Linux the process restarts itself with `GLIBC_TUNABLES=glibc.malloc.hugetlb=1`, unless that
+variable is set: every large temporary of a compiled program is fresh memory there, and with huge
+pages it causes far fewer page faults.
 """
 
 import argparse
@@ -42,12 +42,12 @@ INTERRUPTED = 130
 PRESETS = ("smoke", "laptop", "paper")
 TASKS = ("text", "images")
 LEAST_COLUMNS = 40
-"""tyro does not end where a word does not fit into its frames."""
+"""The narrowest terminal: tyro does not terminate if a word does not fit into its frames."""
 TUNABLES = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command.
+    """Run one command.
 
     Args:
       argv: The arguments after the program's name; None for those of this process.
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             stream.flush()
         except OSError as error:
-            silence(stream)  # or Python tries once more when it ends
+            silence(stream)  # otherwise Python tries again when it ends
             if stream is sys.stdout and not isinstance(error, BrokenPipeError):
                 say(f"{PROG}: standard output cannot be written ({error.strerror})")
                 code = code or 1
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run_command(argv: Sequence[str] | None) -> int:
-    """The exit code of one command; what ends it is told in a sentence."""
+    """Return the exit code of one command; an error becomes a one-sentence message."""
     try:
         _import_libraries()
         arguments = _parser().parse_args(argv)
@@ -99,15 +99,15 @@ def _run_command(argv: Sequence[str] | None) -> int:
 
 
 def _mend_streams() -> None:
-    """Lets every letter be printed in some form, whatever the encoding, and to nobody at all.
+    """Make sure that any letter can be printed, with any encoding and even without a stream.
 
-    An encoding that is not UTF-8 lacks letters of the formulas: it gets ASCII with escapes, which
-    a reader that takes everything for UTF-8 can decode as well.
+    Encodings other than UTF-8 lack letters of the formulas: they get ASCII with escapes, which a
+    reader that expects UTF-8 can decode as well.
     """
     if shutil.get_terminal_size().columns < LEAST_COLUMNS:
         os.environ["COLUMNS"] = str(LEAST_COLUMNS)
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by who started us
+        if getattr(sys, name) is None:  # closed by the parent process
             setattr(sys, name, io.StringIO())
         with contextlib.suppress(AttributeError):  # replaced by something simpler
             stream = getattr(sys, name)
@@ -116,10 +116,10 @@ def _mend_streams() -> None:
 
 
 def _import_libraries() -> None:
-    """Imports those that read the user's settings, of which each has its own ways to refuse one.
+    """Import libraries that read the user's settings, each with its own errors for bad ones.
 
     Raises:
-      Failed: If they refuse one.
+      Failed: If a library does not accept a setting.
     """
     os.environ.pop("MPLBACKEND", None)  # figures are drawn to files
     for name, settings in (("jax", "JAX_..."), ("matplotlib", "MATPLOTLIBRC and matplotlibrc")):
@@ -130,7 +130,7 @@ def _import_libraries() -> None:
 
 
 def _list(arguments: argparse.Namespace) -> None:
-    """`list`: all figures and benchmarks."""
+    """Run `list`: print all figures and benchmarks."""
     from experiments import bench, figures
 
     del arguments
@@ -141,7 +141,7 @@ def _list(arguments: argparse.Namespace) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    """`run NAME...`: compute and draw."""
+    """Run `run NAME...`: compute and draw figures."""
     from experiments import figures
     from experiments.core.config import override
     from experiments.core.processes import from_first
@@ -162,9 +162,9 @@ def _run(arguments: argparse.Namespace) -> None:
 
 
 def _commit(arguments: argparse.Namespace) -> None:
-    """`commit NAME...`: datasets for the code's own history."""
+    """Run `commit NAME...`: make datasets part of the code's own history."""
     from experiments import figures
-    from experiments.reproduce.commit import commit  # it needs scipy, as the report
+    from experiments.reproduce.commit import commit  # needs scipy, as the report does
     from experiments.reproduce.pipeline import place
     from experiments.reproduce.reissue import reissue
 
@@ -180,13 +180,13 @@ def _commit(arguments: argparse.Namespace) -> None:
 
 
 def _other_presets(arguments: argparse.Namespace) -> str:
-    """What to do where there is no dataset."""
+    """Say what to do if there is no dataset."""
     found = sorted({path.parts[-3] for path in arguments.results.glob("*/*/data.nc")})
     return f"; there is {' and '.join(found)}: give --preset" if found else "; run it first"
 
 
 def _plot(arguments: argparse.Namespace) -> None:
-    """`plot NAME...`: draw again from the dataset on disk."""
+    """Run `plot NAME...`: redraw from the dataset on disk."""
     from experiments import figures
     from experiments.reproduce.pipeline import place, redraw
 
@@ -199,7 +199,7 @@ def _plot(arguments: argparse.Namespace) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> None:
-    """`report`: the page from what is on disk."""
+    """Run `report`: write the page from what is on disk."""
     from experiments import figures
     from experiments.reproduce.pipeline import place
     from experiments.reproduce.report import write_report
@@ -214,7 +214,7 @@ def _report(arguments: argparse.Namespace) -> None:
 
 
 def _reproduce(arguments: argparse.Namespace) -> None:
-    """`reproduce`: figures of a preset, their claims and the report."""
+    """Run `reproduce`: run figures of a preset, judge their claims and write the report."""
     from experiments import figures
     from experiments.core.processes import from_first, is_first
     from experiments.reproduce.pipeline import place, run_figure
@@ -233,11 +233,11 @@ def _reproduce(arguments: argparse.Namespace) -> None:
 
 
 def _bench(arguments: argparse.Namespace) -> None:
-    """`bench NAME...`: measure and print tables."""
+    """Run `bench NAME...`: measure and print tables."""
     from experiments import bench
     from experiments.core.config import override
 
-    _devices("auto")  # or a sentence
+    _devices("auto")  # raises a clear error if there are none
     every = bench.discover()
     for name in arguments.names:
         chosen = _named(every, name)
@@ -247,9 +247,9 @@ def _bench(arguments: argparse.Namespace) -> None:
 
 
 def _train(arguments: argparse.Namespace) -> None:
-    """`train [TASK]`: train the paper's networks."""
+    """Run `train [TASK]`: train the paper's networks."""
     from experiments.train import (
-        command as train_command,  # grain and orbax take a second that others need not pay
+        command as train_command,  # grain and orbax take a second that other commands need not pay
     )
 
     train_command.run(arguments, PROG, _joined)
@@ -284,10 +284,10 @@ def _named(every: Mapping[str, Any], name: str) -> Any:
 
 @contextlib.contextmanager
 def _joined(arguments: argparse.Namespace) -> "Iterator[list[jax.Device]]":
-    """Makes this process one of several, where the arguments say so, and yields all their devices.
+    """Make this process one of several, if the arguments say so, and yield all their devices.
 
     Raises:
-      ConfigError: If they don't find each other or `--devices` is not to be had.
+      ConfigError: If the processes don't find each other or `--devices` are not available.
       Failed: If another process ends before this one.
     """
     from experiments.core.processes import joined
@@ -298,25 +298,25 @@ def _joined(arguments: argparse.Namespace) -> "Iterator[list[jax.Device]]":
 
 
 def _devices(wanted: str) -> "list[jax.Device]":
-    """Each process's first `wanted` devices, decided before JAX starts: a CPU is that many.
+    """Return each process's first `wanted` devices; JAX, not yet started, makes a CPU that many.
 
-    "auto" is all there are. On a CPU members then run on every core side by side, each on its own:
-    measured on two cores, a step of a one-layer nanoGPT took 0.58 ms a member so, and 1.8 ms where
-    one device shared every small operation out to both cores.
+    "auto" means all devices. On a CPU, members then run side by side, each on its own core:
+    measured on two cores, a step of a one-layer nanoGPT took 0.58 ms per member this way, versus
+    1.8 ms when one device split every small operation across both cores.
     """
     import jax
 
     if not re.fullmatch(r"auto|[1-9]\d{0,4}", wanted, re.ASCII):
         raise ConfigError(f"--devices {wanted}: give a number from 1 to 99999, or auto")
     num_cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    with contextlib.suppress(RuntimeError):  # JAX runs already: take the devices it has
+    with contextlib.suppress(RuntimeError):  # JAX is already running: use the devices it has
         jax.config.update("jax_num_cpu_devices", num_cores if wanted == "auto" else int(wanted))
     try:
         devices = jax.devices()
-    except (RuntimeError, AssertionError) as error:  # without a word where CUDA is not installed
+    except (RuntimeError, AssertionError) as error:  # without a message if CUDA is not installed
         raise Failed(
             f"JAX finds no device ({str(error) or 'nothing is installed for it'}); JAX_PLATFORMS="
-            f"{os.environ.get('JAX_PLATFORMS', '')} says which to look for, cpu is always there"
+            f"{os.environ.get('JAX_PLATFORMS', '')} says which to look for; cpu is always there"
         ) from error
     by_process: dict[int, list[jax.Device]] = {}
     for device in devices:
@@ -324,17 +324,17 @@ def _devices(wanted: str) -> "list[jax.Device]":
     counts = sorted({*map(len, by_process.values())})
     if len(counts) > 1:
         raise ConfigError(
-            f"--devices {wanted}: processes have {counts} devices, and all must have the same "
-            "number; on CPUs --devices N gives each one N"
+            f"--devices {wanted}: processes have {counts} devices, but all must have the same "
+            "number; on CPUs --devices N gives each process N"
         )
     number = counts[0] if wanted == "auto" else int(wanted)
     if number > counts[0]:
-        raise ConfigError(f"--devices {wanted}: there are {counts[0]}")
+        raise ConfigError(f"--devices {wanted}: there are only {counts[0]}")
     return [device for own in by_process.values() for device in own[:number]]
 
 
 class _Help(argparse.Action):
-    """`--help`; after names also the fields that `--set` replaces."""
+    """The `--help` option; after names, it also shows the fields that `--set` replaces."""
 
     def __call__(self, parser, namespace, values, option_string=None):
         print(parser.format_help())
@@ -362,7 +362,7 @@ def _assignment(text: str) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=PROG,
-        description="Re-runs the paper's figures and judges its claims.",
+        description="Rerun the paper's figures and judge its claims.",
         epilog="Exit codes: 0 done, 1 something is missing or damaged or training diverged, 2 bad "
         "usage, 130 Ctrl-C, 143 SIGTERM (figures keep finished chunks and the same command "
         "continues from them; train writes a checkpoint and continues with --resume).",
@@ -372,7 +372,7 @@ def _parser() -> argparse.ArgumentParser:
         subparser = subparsers.add_parser(name, help=summary, description=summary, add_help=False)
         subparser.set_defaults(command=command, defaults=DEFAULTS.get(name))
         subparser.add_argument(
-            "-h", "--help", action=_Help, nargs=0, help="show this; after a name, its fields too"
+            "-h", "--help", action=_Help, nargs=0, help="show this; after a name, also its fields"
         )
         for option in options:
             subparser.add_argument(option.split()[-1], **OPTIONS[option])
@@ -381,7 +381,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _path(text: str) -> Path:
     if not text or "\0" in text:
-        raise argparse.ArgumentTypeError(f"{text!r} names no file or folder")
+        raise argparse.ArgumentTypeError(f"{text!r} does not name a file or folder")
     path = Path(text)
     try:
         path = path.expanduser()
@@ -390,11 +390,11 @@ def _path(text: str) -> Path:
         raise argparse.ArgumentTypeError(f"{text}: {error}") from error
     except FileNotFoundError as error:
         raise argparse.ArgumentTypeError(
-            f"{text}: the working directory does not exist any more; give an absolute path"
+            f"{text}: the working directory no longer exists; give an absolute path"
         ) from error
     if path.is_symlink() and not path.exists():
         raise argparse.ArgumentTypeError(
-            f"{text} is a link to {os.readlink(path)}, which does not exist; mount or make it"
+            f"{text} is a link to {os.readlink(path)}, which does not exist; mount or create it"
         )
     return path
 
@@ -412,18 +412,20 @@ OPTIONS: dict[str, dict[str, Any]] = {
         help="replace a field, repeatable; `NAME --help` shows every field with its meaning",
     ),
     "--results": dict(type=_path, default="results", help="folder, default: results"),
-    "--devices": dict(default="auto", metavar="N", help="how many; auto: all, a core is one"),
+    "--devices": dict(
+        default="auto", metavar="N", help="number of devices, where a core is one; auto: all"
+    ),
     "--only": dict(
         type=lambda text: text.split(","),
         metavar="NAME,...",
-        help="these figures alone; the report shows the others as they lie on disk",
+        help="only these figures; the report shows the others as they are on disk",
     ),
-    "--force": dict(action="store_true", help="compute again what is finished"),
+    "--force": dict(action="store_true", help="recompute what is already finished"),
     "--reissue": dict(
         type=_path,
         metavar="BEFORE",
-        help="keep the committed arrays, under the key of the code as it is, if its smoke datasets "
-        "are to the bit those in BEFORE, a results folder that the code before has written",
+        help="keep the committed arrays, under the key of the current code, if its smoke datasets "
+        "equal, to the bit, those in BEFORE, a results folder that the earlier code has written",
     ),
     "task": dict(
         nargs="?", choices=TASKS, metavar="TASK", help="what to train: text, the default, or images"
@@ -439,24 +441,26 @@ OPTIONS: dict[str, dict[str, Any]] = {
         type=_path, metavar="DIR", help="the run's own folder; default: RESULTS/PRESET/train_TASK"
     ),
     "--resume": dict(
-        action="store_true", help="go on from the newest checkpoint in the folder, if there is one"
+        action="store_true", help="resume from the newest checkpoint in the folder, if there is one"
     ),
-    "train --force": dict(action="store_true", help="remove the folder's earlier run first"),
+    "train --force": dict(action="store_true", help="first remove the folder's earlier run"),
     "--tensorboard": dict(action="store_true", help="write TensorBoard files next to the metrics"),
     "--compilation-cache": dict(
         type=_path, metavar="DIR", help="where JAX keeps compiled programs for the next run"
     ),
     "--profile": dict(
-        type=_path, metavar="DIR", help="where JAX's profiler writes the second call to the device"
+        type=_path,
+        metavar="DIR",
+        help="where JAX's profiler writes a trace of the second call to the device",
     ),
     "--distributed": dict(
         action="store_true",
-        help="one of several processes, which JAX finds through SLURM, MPI, Kubernetes, the TPU "
-        "pod or JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID",
+        help="this is one of several processes, which JAX finds through SLURM, MPI, Kubernetes, "
+        "the TPU pod or JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID",
     ),
     "--coordinator": dict(metavar="HOST:PORT", help="address of process 0"),
-    "--num-processes": dict(type=int, metavar="N", help="processes of this run"),
-    "--process-id": dict(type=int, metavar="I", help="which of them this is, from 0"),
+    "--num-processes": dict(type=int, metavar="N", help="number of processes of this run"),
+    "--process-id": dict(type=int, metavar="I", help="number of this process, from 0"),
 }
 
 PROCESSES = ("--distributed", "--coordinator", "--num-processes", "--process-id")
@@ -471,12 +475,12 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], str, tuple[str, 
     ),
     "commit": (
         _commit,
-        "Make datasets the ones that come with the code.",
+        "Make these datasets the ones that come with the code.",
         ("names", "--preset", "--results", "--reissue", "--devices"),
     ),
     "plot": (
         _plot,
-        "Draw figures again from their datasets.",
+        "Redraw figures from their datasets.",
         ("names", "--preset", "--results"),
     ),
     "report": (_report, "Write the report from what is on disk.", ("--preset", "--results")),
@@ -512,29 +516,29 @@ DEFAULTS: dict[str, Callable[[str, argparse.Namespace], Any]] = {
     "bench": _bench_fields,
     "train": _training_fields,
 }
-"""What `--set` starts from, by command."""
+"""The configurations that `--set` changes, by command."""
 
 
 def _restart_with_tunables() -> None:
-    """Replaces this process by itself with huge pages, once: the variable is set then."""
+    """Replace this process with itself, with huge pages, once: afterwards the variable is set."""
     name, value = TUNABLES
     if sys.platform == "linux" and name not in os.environ:
         environment = {**os.environ, name: value}
-        with contextlib.suppress(OSError):  # where it may not, it is slower and no worse
+        with contextlib.suppress(OSError):  # if this fails, the process is only slower
             os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
 
 
 def _open_streams() -> None:
-    """Gives standard streams that are closed to no one, or the next file would take their place."""
+    """Point closed standard streams to the null device, so that no file takes their place."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
 
 
 def _handle_interrupts() -> None:
-    """Stops at SIGINT, unless the parent ignores it for us, as a script does in the background."""
+    """Stop at SIGINT, unless the parent has it ignored, as a script does for background jobs."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, stop)
 

@@ -366,14 +366,14 @@ MACHINES = {
     "full errors": (["run", "nothing"], {"files": {2: "/dev/full"}}, 2, ""),
     "no GPU": (RUN, {"env": {"JAX_PLATFORMS": "cuda"}}, 1, "JAX finds no device .*cuda"),
     "no such device": (["bench", "sweep"], {"env": {"JAX_PLATFORMS": "x"}}, 1, "JAX_PLATFORMS=x"),
-    "cwd": (RUN[:4], {"cwd": "deleted"}, 2, "--results: .* working directory does not exist"),
+    "cwd": (RUN[:4], {"cwd": "deleted"}, 2, "--results: .* working directory no longer exists"),
     "absolute": ([*RUN, "--results", "{}/absolute"], {"cwd": "deleted"}, 0, ""),
     "disk": (RUN, {"limits": {"RLIMIT_FSIZE": 3000}}, 1, r"'results/.*/data\.nc'"),
     "no home": (RUN, {"env": {"HOME": None, "TMPDIR": "/none", "LC_ALL": "C"}}, 0, ""),
     "no width": (FIELDS, {"env": {"COLUMNS": "1", "TERM": "dumb"}}, 0, ""),
     "no width, bad": (["run", "x"], {"env": {"COLUMNS": "1", "TERM": "dumb"}}, 2, "no 'x'"),
     "~": (["report", "--results", "~nobody-has-this/x"], {}, 2, "argument --results: ~nobody"),
-    "empty": (["report", "--results", ""], {}, 2, "argument --results: '' names no file"),
+    "empty": (["report", "--results", ""], {}, 2, "argument --results: '' does not name a file"),
 }
 
 
@@ -481,7 +481,7 @@ def test_devices_are_counted_in_each_process(monkeypatch):
 
     of = devices(0, 0, 1, 1)
     assert (of("auto"), of("1")) == ([0, 0, 1, 1], [0, 1])
-    with pytest.raises(ConfigError, match="--devices 3: there are 2"):
+    with pytest.raises(ConfigError, match="--devices 3: there are only 2"):
         of("3")
     with pytest.raises(ConfigError, match=r"processes have \[1, 2\] devices"):
         devices(0, 1, 1)("auto")

@@ -1,7 +1,7 @@
-"""Benchmarks: one file each with `BENCH`, found by walking the package; tables printed as Markdown.
+"""Benchmarks, one per file with `BENCH`, found by walking the package; they print Markdown tables.
 
 Everything that a table compares is measured in one process, interleaved, and stated as medians, so
-that a machine that slows down slows every column.
+that a machine that slows down affects every row.
 """
 
 import importlib
@@ -25,7 +25,7 @@ from experiments.core.store import git_commit
 
 @dataclass(frozen=True)
 class BenchConfig:
-    """What a benchmark measures: a subclass's fields, every number of which is positive."""
+    """What a benchmark measures: a subclass's fields, whose numbers are all positive."""
 
     def __post_init__(self):
         def is_number(x):
@@ -40,13 +40,13 @@ class BenchConfig:
 
 @dataclass(frozen=True)
 class Table:
-    """What a benchmark prints.
+    """A table that a benchmark prints.
 
     Attributes:
-      title: What is measured, with units.
-      columns: Headings.
-      rows: Cells; a float is printed with three digits.
-      note: What a reader needs to judge the numbers.
+      title: The quantity that is measured, with units.
+      columns: The headings.
+      rows: The cells; a float is printed with three digits.
+      note: Information that a reader needs to judge the numbers.
     """
 
     title: str
@@ -60,8 +60,8 @@ class Bench:
     """A benchmark as data.
 
     Attributes:
-      name: The name on the command line; the file's name.
-      title: One line.
+      name: The name on the command line and of the file.
+      title: One line about it.
       config: A frozen dataclass instance; `--set field=value` replaces fields.
       run: `run(config)` measures and returns tables.
     """
@@ -73,18 +73,18 @@ class Bench:
 
 
 def discover() -> dict[str, Bench]:
-    """All benchmarks by name, sorted: `BENCH` of every module of this package."""
+    """Return all benchmarks by name, sorted: `BENCH` of every module of this package."""
     names = sorted(module.name for module in pkgutil.iter_modules(__path__))
     modules = (importlib.import_module(f"{__name__}.{name}") for name in names)
     return {module.BENCH.name: module.BENCH for module in modules}
 
 
 def interleave(candidates: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Median seconds of each candidate, all of them run once in every round.
+    """Return the median seconds of each candidate, all of which run once in every round.
 
     Args:
-      candidates: Functions without arguments; what they return is waited for.
-      repeats: Rounds that count; one more is run first and thrown away.
+      candidates: Functions without arguments, whose results are waited for.
+      repeats: Rounds that count; one more runs first and is discarded.
 
     Returns:
       Seconds by name.
@@ -105,7 +105,7 @@ def interleave(candidates: Mapping[str, Callable[[], Any]], repeats: int) -> dic
 
 
 def environment() -> str:
-    """What the numbers depend on: processor or device, load, versions, commit."""
+    """Describe what the numbers depend on: processor or device, load, versions, commit."""
     device = jax.devices()[0]
     load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
     return (
@@ -116,7 +116,7 @@ def environment() -> str:
 
 
 def _processor() -> str:
-    """The processor's name where Linux tells it, else its architecture."""
+    """Return the processor's name if Linux gives it, otherwise its architecture."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -124,7 +124,7 @@ def _processor() -> str:
 
 
 def markdown(table: Table) -> str:
-    """A table as aligned Markdown, readable in a terminal and in a README.
+    """Format a table as aligned Markdown, readable in a terminal and in a README.
 
     >>> print(markdown(Table("Speed", ["what", "ms"], [["one", 1.5], ["two", 12345.6]])))
     ### Speed

@@ -22,7 +22,7 @@ SIZES = {
 PAPER = {"the paper's, batch 512": (CNNConfig(), 512)}
 NUM_MEMBERS = 2
 IN_TURN = f"in a loop, {NUM_MEMBERS} members in turn"
-COLUMNS = ("network", "way", "ms a step", "over lax.conv alone", "images/s")
+COLUMNS = ("network", "variant", "ms per step", "over lax.conv alone", "images/s")
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class CNNBenchConfig(BenchConfig):
     """What is timed.
 
     Attributes:
-      steps: Steps that a way takes in a round, the loops' length.
+      steps: Steps of each variant in a round, which is the loops' length.
       repeats: Rounds that count.
-      dtype: Of activations and convolutions.
-      paper: Whether to time the paper's network too, which wants an accelerator.
+      dtype: The dtype of activations and convolutions.
+      paper: Whether to time the paper's network too, which needs an accelerator.
     """
 
     steps: int = 4
@@ -50,7 +50,7 @@ class CNNBenchConfig(BenchConfig):
 def training_run(
     model: CNNConfig, batch: int
 ) -> tuple[Callable[[jax.Array], Any], Callable[[Any], Any]]:
-    """`start(key) -> carry` and `step(carry) -> carry` of k-Adam on one batch."""
+    """Return `start(key) -> carry` and `step(carry) -> carry` of k-Adam on one batch."""
     task, optimizer = image_task(model), kadam(1e-3)
     data = {
         "image": jax.random.normal(jax.random.key(1), (batch, *IMAGE_SHAPE)),
@@ -72,7 +72,7 @@ def training_run(
 
 
 def seconds_a_step(model: CNNConfig, batch: int, config: CNNBenchConfig) -> dict[str, float]:
-    """By way, all of them compiled before."""
+    """Return seconds per step by variant, with everything compiled in advance."""
     num_steps = config.steps
     start, step = training_run(model, batch)
     _, plain = training_run(replace(model, conv="lax"), batch)
@@ -108,14 +108,14 @@ def seconds_a_step(model: CNNConfig, batch: int, config: CNNBenchConfig) -> dict
 
 
 def table_rows(size: str, model: CNNConfig, batch: int, config: CNNBenchConfig) -> list[tuple]:
-    """One row for each way, as `COLUMNS` names them."""
+    """Return one row for each variant, with the columns of `COLUMNS`."""
     seconds = seconds_a_step(model, batch, config)
     first = seconds["lax.conv, alone"]
     return [(size, way, 1e3 * time, time / first, batch / time) for way, time in seconds.items()]
 
 
 def run(config: CNNBenchConfig) -> list[Table]:
-    """Measures every size."""
+    """Measure every size."""
     rows = [
         row
         for size, (model, batch) in (SIZES | (PAPER if config.paper else {})).items()
@@ -123,7 +123,7 @@ def run(config: CNNBenchConfig) -> list[Table]:
     ]
     note = (
         f"A step of k-Adam, {config.dtype}; loops of {config.steps} steps. Medians of "
-        f"{config.repeats} rounds, every way in turn, the last way once. {environment()}"
+        f"{config.repeats} rounds, every variant in turn, the last one once. {environment()}"
     )
     return [Table("A training step of the CNN", COLUMNS, rows, note=note)]
 

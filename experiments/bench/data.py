@@ -1,4 +1,4 @@
-"""What a batch of text costs on one core, and the memory of a long run over a large file."""
+"""The cost of a batch of text on one core, and the memory of a long run over a large file."""
 
 import contextlib
 import os
@@ -26,9 +26,9 @@ class DataBenchConfig(BenchConfig):
     """What is read, and how much of it.
 
     Attributes:
-      megabytes: Size of the file of tokens, of two bytes each.
+      megabytes: Size of the file of tokens, each of two bytes.
       batch: Sequences in a batch.
-      context: Tokens of a sequence that a model sees.
+      context: Tokens that a model sees of a sequence.
       num_batches: Batches of the long run.
       step_ms: How long a training step keeps an accelerator busy while the host waits for it.
       num_steps: Steps of that length.
@@ -44,7 +44,7 @@ class DataBenchConfig(BenchConfig):
 
 @contextlib.contextmanager
 def one_core() -> Iterator[None]:
-    """This thread, and those it starts, on one core, where the system lets them choose."""
+    """Keep this thread, and those it starts, on one core, if the system allows it."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return
@@ -57,7 +57,7 @@ def one_core() -> Iterator[None]:
 
 
 def memory() -> tuple[float, float]:
-    """Resident megabytes of this process, in all and without files; NaN where Linux is not."""
+    """Return this process's resident megabytes, in total and without files; NaN except on Linux."""
     status = Path("/proc/self/status")
     lines = status.read_text().splitlines() if status.exists() else []
     kilobytes = {line.split(":")[0]: line.split()[1] for line in lines if line.endswith("kB")}
@@ -65,7 +65,7 @@ def memory() -> tuple[float, float]:
 
 
 def random_tokens(folder: Path, config: DataBenchConfig) -> Data:
-    """A corpus of random ids in a file of the configured size."""
+    """Return a corpus of random ids in a file of the configured size."""
     num_tokens = config.megabytes * 10**6 // 2
     rng = np.random.default_rng(0)
     sizes = [min(BLOCK, num_tokens - start) for start in range(0, num_tokens, BLOCK)]
@@ -76,7 +76,7 @@ def random_tokens(folder: Path, config: DataBenchConfig) -> Data:
 
 
 def long_run(data: Data, config: DataBenchConfig) -> list[tuple]:
-    """Rows of the memory table: batches so far, ms a batch since the last row, megabytes."""
+    """Return rows of the memory table: batches so far, ms per batch since the last, megabytes."""
     batches = training_batches(data, batch_size=config.batch, seed=0, prefetch=0)
     next(batches)
     rows = [(1, "", *memory())]
@@ -94,7 +94,7 @@ def long_run(data: Data, config: DataBenchConfig) -> list[tuple]:
 
 
 def steps(data: Data, config: DataBenchConfig) -> list[tuple]:
-    """Rows of the table of steps: a wait of the step's length alone, and with a batch before it."""
+    """Return rows of the table of steps: a wait of the step's length, alone and after a batch."""
     batches = training_batches(data, batch_size=config.batch, seed=1)
     rows = []
     for name, take in (
@@ -112,20 +112,20 @@ def steps(data: Data, config: DataBenchConfig) -> list[tuple]:
 
 
 def run(config: DataBenchConfig) -> list[Table]:
-    """Writes the file, reads it at random and throws it away."""
+    """Write the file, read it at random and delete it."""
     with tempfile.TemporaryDirectory() as folder, one_core():
         data = random_tokens(Path(folder) / "tokens", config)
         shape = f"{config.batch} x {config.context}"
         return [
             Table(
                 f"Batches of {shape} from a file of {config.megabytes} MB, prepared when asked for",
-                ("batches so far", "ms a batch (median)", "resident MB", "of it not files, MB"),
+                ("batches so far", "ms per batch (median)", "resident MB", "without files, MB"),
                 long_run(data, config),
                 note=f"One core. {environment()}",
             ),
             Table(
                 f"Steps that keep an accelerator busy for {config.step_ms:g} ms",
-                ("steps", "ms a step"),
+                ("steps", "ms per step"),
                 steps(data, config),
                 note="One core; a thread prepares two batches ahead while the host waits.",
             ),

@@ -1,4 +1,4 @@
-"""What `solve_flow` costs beyond its gradients, and next to diffrax's Euler on the vector field."""
+"""The cost of `solve_flow` beyond its gradients, and versus diffrax's Euler method."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from models.nanogpt import GPTConfig
 
 SMALL_GPT = GPTConfig(vocab_size=256, context=64, num_layers=2, num_heads=2, width=64, dropout=0.0)
 LEARNING_RATE = 1e-3
-COLUMNS = ("way", "gradients", "ms", "over bare gradients", "ns a gradient")
+COLUMNS = ("method", "gradients", "ms", "over bare gradients", "ns per gradient")
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class FlowBenchConfig(BenchConfig):
 
     Attributes:
       num_steps: Optimizer steps of the network's flow.
-      substeps: Euler's substeps of each.
+      substeps: Euler's substeps in each step.
       quadratic_steps: Optimizer steps of the quadratic's flow.
       repeats: Rounds that count.
       batch: Sequences in a minibatch.
@@ -42,7 +42,7 @@ class FlowBenchConfig(BenchConfig):
 
 
 def bare_gradients(grad_fn: Callable, params: Any, batches: Any, *, substeps: int) -> Any:
-    """As many gradients as Euler's method takes in the same loops, each moving the parameters."""
+    """Take as many gradients as Euler's method in the same loops, each moving the parameters."""
 
     def step(params, batch):
         def substep(params, _):
@@ -54,7 +54,7 @@ def bare_gradients(grad_fn: Callable, params: Any, batches: Any, *, substeps: in
 
 
 def network_ways(config: FlowBenchConfig) -> dict[str, tuple[Callable[[], Any], int]]:
-    """Compiled ways through the nanoGPT's flow, and the gradients that each takes."""
+    """Return compiled methods for the nanoGPT's flow, and the number of gradients of each."""
     task = language_task(config.model, load_corpus("embedded"), config.batch)
     params, state = task.init(jax.random.key(0))
     batches = jax.vmap(task.sample)(jax.random.split(jax.random.key(1), config.num_steps))
@@ -82,7 +82,7 @@ def network_ways(config: FlowBenchConfig) -> dict[str, tuple[Callable[[], Any], 
 
 
 def quadratic_ways(config: FlowBenchConfig) -> dict[str, tuple[Callable[[], Any], int]]:
-    """The same through the flow of ten parameters, and diffrax's Euler."""
+    """Return the same for the flow of ten parameters, including diffrax's Euler method."""
     params, curvatures = jnp.ones(10), jnp.linspace(0.5, 2, 10)
 
     def grad_fn(params):
@@ -114,7 +114,7 @@ def quadratic_ways(config: FlowBenchConfig) -> dict[str, tuple[Callable[[], Any]
 
 
 def table_rows(ways: dict[str, tuple[Callable[[], Any], int]], repeats: int) -> list[tuple]:
-    """One row for each way, as `COLUMNS` names them."""
+    """Return one row for each method, with the columns of `COLUMNS`."""
     seconds = interleave({name: fn for name, (fn, _) in ways.items()}, repeats)
     bare = seconds["bare gradients"] / ways["bare gradients"][1]
     return [
@@ -124,14 +124,14 @@ def table_rows(ways: dict[str, tuple[Callable[[], Any], int]], repeats: int) -> 
 
 
 def run(config: FlowBenchConfig) -> list[Table]:
-    """Measures both flows."""
+    """Measure both flows."""
     return [
         Table(
             f"The flow of a nanoGPT over {config.num_steps} steps",
             COLUMNS,
             table_rows(network_ways(config), config.repeats),
-            note="All compiled before. Over bare gradients: time a gradient, over that of a loop "
-            "that does nothing but take gradients and follow them.",
+            note="All compiled in advance. Over bare gradients: time per gradient relative to a "
+            "loop that only takes gradients and follows them.",
         ),
         Table(
             f"The flow of ten parameters over {config.quadratic_steps} steps",
@@ -141,4 +141,4 @@ def run(config: FlowBenchConfig) -> list[Table]:
     ]
 
 
-BENCH = Bench("flow", "solve_flow against bare gradients and diffrax", FlowBenchConfig(), run)
+BENCH = Bench("flow", "solve_flow versus bare gradients and diffrax", FlowBenchConfig(), run)

@@ -1,7 +1,8 @@
-"""k-Adam's step against AdamW's and against a chain of optax's own stages, on a whole model.
+"""k-Adam's step versus AdamW's and versus a chain of optax's own stages, on a whole model.
 
-A step is the update and its application, jitted, parameters and state donated, as in a training
-loop without the model. Time, compile time, memory traffic and peak memory come from one run.
+A step is the update and its application, jitted, with parameters and state donated, as in a
+training loop without the model. Time, compile time, memory traffic and peak memory come from one
+run.
 """
 
 from collections.abc import Callable
@@ -30,8 +31,8 @@ class OptimizerBenchConfig(BenchConfig):
 
     Attributes:
       model: The network whose parameters are updated; the paper's 30M nanoGPT.
-      ks: Numbers of stages of which the step is timed, and compiling too.
-      compile_ks: Numbers of stages of which compiling alone is timed.
+      ks: Numbers of stages for which the step and its compilation are timed.
+      compile_ks: Numbers of stages for which only the compilation is timed.
       repeats: Steps of each optimizer that count.
       compile_repeats: Compilations of each optimizer that count.
     """
@@ -50,7 +51,7 @@ COMPILE_LIMITS = {10: 4.0}
 
 
 def chain_of_adams(k: int) -> optax.GradientTransformation:
-    """What k-Adam is without this library."""
+    """Return k-Adam as it would be without this library."""
     return optax.chain(
         *(optax.scale_by_adam() for _ in range(k)),
         optax.add_decayed_weights(WEIGHT_DECAY),
@@ -66,7 +67,7 @@ ADAMW: Key = ("optax.adamw", 1)
 
 
 def make(key: Key) -> optax.GradientTransformation:
-    """The optimizer of a row."""
+    """Return the optimizer of a row."""
     name, k = key
     if key == ADAMW:
         return optax.adamw(LEARNING_RATE, weight_decay=WEIGHT_DECAY)
@@ -74,7 +75,7 @@ def make(key: Key) -> optax.GradientTransformation:
 
 
 def compile_step(key: Key, params: Any) -> jax.stages.Compiled:
-    """Traces, lowers and compiles one step for parameters of these shapes."""
+    """Trace, lower and compile one step for parameters of these shapes."""
     optimizer = make(key)
 
     def step(params, state, gradients):
@@ -86,7 +87,7 @@ def compile_step(key: Key, params: Any) -> jax.stages.Compiled:
 
 
 def compile_seconds(keys: list[Key], params: Any, repeats: int) -> dict[Key, float]:
-    """Median seconds to compile each step, nothing of it traced before."""
+    """Return the median seconds to compile each step, with nothing traced in advance."""
 
     def fresh(key):
         jax.clear_caches()
@@ -96,7 +97,7 @@ def compile_seconds(keys: list[Key], params: Any, repeats: int) -> dict[Key, flo
 
 
 class Training:
-    """A step that goes on from where it was, its buffers donated every time."""
+    """A step that continues from the last one and donates its buffers every time."""
 
     def __init__(self, step: jax.stages.Compiled, key: Key, params: Any, gradients: Any):
         self.step, self.gradients = step, gradients
@@ -104,13 +105,13 @@ class Training:
         self.state = make(key).init(self.params)
 
     def __call__(self) -> Any:
-        """Takes one step and returns the parameters."""
+        """Take one step and return the parameters."""
         self.params, self.state = self.step(self.params, self.state, self.gradients)
         return self.params
 
 
 def normal_like(params: Any, key: jax.Array) -> Any:
-    """Standard normal numbers in the shapes of a tree."""
+    """Return standard normal numbers in the shapes of a tree."""
     leaves, treedef = jax.tree.flatten(params)
     keys = jax.random.split(key, len(leaves))
     return treedef.unflatten(
@@ -119,7 +120,7 @@ def normal_like(params: Any, key: jax.Array) -> Any:
 
 
 def peak_bytes(step: jax.stages.Compiled) -> int:
-    """Arguments, outputs and temporaries, what is donated counted once."""
+    """Return bytes of arguments, outputs and temporaries, with donated buffers counted once."""
     memory = step.memory_analysis()
     return (
         memory.argument_size_in_bytes
@@ -130,7 +131,7 @@ def peak_bytes(step: jax.stages.Compiled) -> int:
 
 
 def run(config: OptimizerBenchConfig) -> list[Table]:
-    """Measures steps, compiling, memory traffic and peak memory of all optimizers."""
+    """Measure steps, compilation, memory traffic and peak memory of all optimizers."""
     init = functional(lambda rngs: NanoGPT(config.model, rngs=rngs)).init
     params, _ = jax.eval_shape(init, jax.random.key(0))
     num_params = sum(p.size for p in jax.tree.leaves(params))
@@ -181,18 +182,18 @@ def run(config: OptimizerBenchConfig) -> list[Table]:
                 "compile, s",
                 "over k=1",
                 "limit",
-                "floats a parameter",
+                "floats per parameter",
                 "floor 4k+3",
                 "peak, MiB",
                 "limit",
             ),
             rows,
             note=f"Medians of {config.repeats} steps and {config.compile_repeats} compilations, "
-            "interleaved. Floats are XLA's bytes accessed over 4; the peak is arguments, outputs "
-            "and temporaries, donated ones once, against parameters, gradients and 2k copies and a "
-            f"tenth more. {environment()}",
+            "interleaved. Floats are XLA's bytes accessed divided by 4; the peak is arguments, "
+            "outputs and temporaries, with donated ones counted once; its limit is parameters, "
+            f"gradients and 2k copies plus ten percent. {environment()}",
         )
     ]
 
 
-BENCH = Bench("optimizer", "k-Adam's step against AdamW's", OptimizerBenchConfig(), run)
+BENCH = Bench("optimizer", "k-Adam's step versus AdamW's", OptimizerBenchConfig(), run)

@@ -1,7 +1,7 @@
-"""One compiled sweep against compiling every member, and against a loop over one jitted function.
+"""One compiled sweep versus compiling every member, and versus a loop over one jitted function.
 
-Compile time counts: every round starts from new function objects and empty caches. What a program
-takes beyond its compilation is measured by calling it once more.
+Compile time counts: every round starts from new function objects and empty caches. The time that a
+program takes beyond its compilation is measured by calling it again.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,18 +26,18 @@ APART = "each member compiled"
 COLUMNS = (
     "network",
     "members",
-    "way",
+    "method",
     "first call",
     "second call",
     "over the loop's",
     "at most",
     "times faster than compiling each",
     "at least",
-    "steps where compiling stops mattering",
+    "steps from which compiling no longer matters",
 )
 LIMITS = {"sweep, map": (1.1, {16: 8})}
-"""What `batching="auto"` must keep to on CPUs: first call over the loop's, and times faster than
-compiling each, by number of members."""
+"""Limits for `batching="auto"` on CPUs: first call over the loop's, and times faster than compiling
+each, by number of members."""
 COMPILE_SHARE = 0.1
 SMALL_GPT = GPTConfig(vocab_size=256, context=16, num_layers=1, num_heads=2, width=32, dropout=0.0)
 
@@ -50,8 +50,8 @@ class SweepBenchConfig(BenchConfig):
       num_members: Sizes of the sweeps, multiples of 8.
       num_steps: Optimizer steps of every member.
       repeats: Rounds that count.
-      compiled_apart: Members compiled one by one at most; more are scaled from these, since they
-        share nothing.
+      compiled_apart: At most how many members are compiled separately; times for more members are
+        scaled from these, since they share nothing.
       batch: Examples or sequences in a batch.
       width: Hidden units of the MLP's two layers.
       model: The nanoGPT.
@@ -67,7 +67,7 @@ class SweepBenchConfig(BenchConfig):
 
 
 def mlp_task(width: int, batch: int) -> Task:
-    """Regression on sin(sum of 8 normal inputs) with two tanh layers."""
+    """Return regression on sin(sum of 8 normal inputs) with two tanh layers."""
     sizes = [(8, width), (width, width), (width, 1)]
 
     def init(key):
@@ -89,7 +89,7 @@ def mlp_task(width: int, batch: int) -> Task:
 
 
 def hyperparameters(num_members: int) -> Members:
-    """Four learning rates, two b1 and as many seeds as it takes."""
+    """Return four learning rates, two b1 and as many seeds as needed."""
     if num_members < 8 or num_members % 8:
         raise ConfigError(f"num_members must be multiples of 8, got {num_members}")
     return grid(learning_rate=[3e-4, 1e-3, 3e-3, 1e-2], b1=[0.8, 0.9], seed=range(num_members // 8))
@@ -98,7 +98,7 @@ def hyperparameters(num_members: int) -> Members:
 def ways(
     task: Task, members: Members, config: SweepBenchConfig
 ) -> dict[str, tuple[Callable[[], Any], float]]:
-    """Ways to train all members, each new (nothing is traced yet), and what scales its seconds."""
+    """Return methods to train all members, nothing traced yet, and the scale of their seconds."""
     num_members = len(members["seed"])
     rows = [{name: c[i].item() for name, c in members.items()} for i in range(num_members)]
     num_apart = min(config.compiled_apart, num_members)
@@ -124,7 +124,7 @@ def ways(
 def measure(
     task: Task, members: Members, config: SweepBenchConfig
 ) -> dict[str, tuple[float, float]]:
-    """Median seconds of the first call, which compiles, and of the second, for each way."""
+    """Return median seconds of the first call, which compiles, and of the second, by method."""
     current: dict[str, Callable[[], Any]] = {}
 
     def first(way):
@@ -147,7 +147,7 @@ def measure(
 def table_rows(
     network: str, seconds: Mapping[str, tuple[float, float]], num_members: int, num_steps: int
 ) -> list[tuple]:
-    """One row for each way, as `COLUMNS` names them."""
+    """Return one row for each method, with the columns of `COLUMNS`."""
     none = ("", {})
     return [
         (
@@ -168,7 +168,7 @@ def table_rows(
 
 
 def run(config: SweepBenchConfig) -> list[Table]:
-    """Measures every way of training, for both networks and all numbers of members."""
+    """Measure every method of training, for both networks and all numbers of members."""
     if jax.config.jax_compilation_cache_dir:
         raise Failed("unset JAX_COMPILATION_CACHE_DIR: with it, compiling isn't measured")
     tasks = {
@@ -185,12 +185,13 @@ def run(config: SweepBenchConfig) -> list[Table]:
             f"All members trained for {config.num_steps} steps of 2-Adam: seconds",
             COLUMNS,
             rows,
-            note=f"The first call compiles, the second doesn't. Compiling stops mattering where it "
-            f"falls to {COMPILE_SHARE:.0%} of the whole. At most {config.compiled_apart} members "
-            f'are compiled apart; more are scaled. batching="auto" is map on CPUs, vmap elsewhere. '
+            note="The first call compiles, the second doesn't. Compiling no longer matters when it "
+            f"falls to {COMPILE_SHARE:.0%} of the total. At most {config.compiled_apart} members "
+            'are compiled separately; more are scaled. batching="auto" is map on CPUs, vmap '
+            "elsewhere. "
             f"Medians of {config.repeats} rounds, interleaved. {environment()}",
         )
     ]
 
 
-BENCH = Bench("sweep", "One compiled sweep against many programs", SweepBenchConfig(), run)
+BENCH = Bench("sweep", "One compiled sweep versus many programs", SweepBenchConfig(), run)

@@ -1,8 +1,8 @@
-"""Training steps of nanoGPT, next to a PyTorch twin where there is one.
+"""Training steps of nanoGPT, next to a PyTorch twin if there is one.
 
 The twin is any program that takes `--layers --heads --width --vocab --batch --length`, and
-`--compile` and `--bf16`, and prints a line of JSON with `step_ms`. It runs in a process of its own,
-in turn with this one.
+`--compile` and `--bf16`, and prints a line of JSON with `step_ms`. It runs in its own process, in
+turn with this one.
 """
 
 import json
@@ -32,9 +32,9 @@ SIZES = {
 }
 PAPER = {"the paper's, batch 64x256": (GPTConfig(dropout=0.0), 64)}
 PEAK_FLOPS = {"NVIDIA H100": 989e12, "NVIDIA H200": 989e12, "NVIDIA A100": 312e12}
-"""Dense bfloat16 products a second, by the beginning of a device's name (makers' data sheets)."""
+"""Dense bfloat16 products per second, by the start of a device's name (from data sheets)."""
 SECONDS = 0.5
-"""Of steps that one round takes at least."""
+"""Minimum duration of the steps in one round."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class TrainBenchConfig(BenchConfig):
       twin: The PyTorch program's path; empty for none.
       twin_python: The Python that runs it, one that has torch.
       repeats: Rounds that count.
-      dtype: Of activations and products.
+      dtype: The dtype of activations and products.
       attention: As in the model's configuration.
-      paper: Whether to time the paper's network at its batch of 64 too, which wants an accelerator.
+      paper: Whether to time the paper's network at its batch of 64 too, which needs an accelerator.
     """
 
     twin: str = ""
@@ -59,15 +59,15 @@ class TrainBenchConfig(BenchConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        replace(NANOGPT, dtype=self.dtype, attention=self.attention)  # which says what is wrong
+        replace(NANOGPT, dtype=self.dtype, attention=self.attention)  # raises if invalid
         check_enabled(self.dtype)
 
 
 def flops(config: GPTConfig, batch: int) -> float:
-    """Floating-point operations of a training step's matrix products.
+    """Count the floating-point operations of a training step's matrix products.
 
-    Six for each weight of a product and token (two forward, four backward), and 12 L W a layer and
-    token for the scores and what they mix, causality not subtracted.
+    There are six for each weight of a product and token (two forward, four backward), and 12 L W
+    per layer and token for the scores and what they mix, without a discount for causality.
 
     >>> f"{flops(GPTConfig(), 64) / (64 * 256) / 1e6:.0f} million a token"
     '187 million a token'
@@ -78,7 +78,7 @@ def flops(config: GPTConfig, batch: int) -> float:
 
 
 def training_step(config: GPTConfig, batch: int) -> Callable[[], float]:
-    """One step of AdamW as a function that keeps its state and waits for the loss."""
+    """Return a step of AdamW as a function that keeps its state and waits for the loss."""
     init, apply = functional(lambda rngs: NanoGPT(config, rngs=rngs))
     optimizer = optax.adamw(1e-3)
     tokens = jax.random.randint(
@@ -111,7 +111,7 @@ def training_step(config: GPTConfig, batch: int) -> Callable[[], float]:
 
 
 def twin_step(config: TrainBenchConfig, model: GPTConfig, batch: int, *flags: str) -> float:
-    """Milliseconds that the twin says a step takes."""
+    """Return the milliseconds per step that the twin reports."""
     sizes = {
         "layers": model.num_layers,
         "heads": model.num_heads,
@@ -133,7 +133,7 @@ def twin_step(config: TrainBenchConfig, model: GPTConfig, batch: int, *flags: st
 
 
 def measure(config: TrainBenchConfig, model: GPTConfig, batch: int) -> dict[str, float]:
-    """Milliseconds of a step by way, medians of rounds in which every way runs in turn."""
+    """Return milliseconds per step by variant, medians of rounds where all variants run in turn."""
     step = training_step(model, batch)
     step()
     once = interleave({"step": step}, 1)["step"]
@@ -151,7 +151,7 @@ def measure(config: TrainBenchConfig, model: GPTConfig, batch: int) -> dict[str,
 
 
 def rows(size: str, milliseconds: Mapping[str, float], model: GPTConfig, batch: int) -> list[tuple]:
-    """One row for each way."""
+    """Return one row for each variant."""
     ours, kind = milliseconds["flax, jit"], jax.devices()[0].device_kind
     peaks = [peak for name, peak in PEAK_FLOPS.items() if kind.startswith(name)]
 
@@ -164,7 +164,7 @@ def rows(size: str, milliseconds: Mapping[str, float], model: GPTConfig, batch: 
 
 
 def run(config: TrainBenchConfig) -> list[Table]:
-    """Measures every size."""
+    """Measure every size."""
     sizes = {
         size: (replace(model, dtype=config.dtype, attention=config.attention), batch)
         for size, (model, batch) in (SIZES | (PAPER if config.paper else {})).items()
@@ -174,10 +174,10 @@ def run(config: TrainBenchConfig) -> list[Table]:
         for size, (model, batch) in sizes.items()
         for row in rows(size, measure(config, model, batch), model, batch)
     ]
-    columns = ("network", "way", "ms", "tokens/s", "over ours", "TFLOP/s", "of the peak")
+    columns = ("network", "variant", "ms", "tokens/s", "over ours", "TFLOP/s", "of the peak")
     note = (
-        f"A step of AdamW, {config.dtype}, no dropout, vocabulary 256 but for the paper's. Medians "
-        f"of {config.repeats} rounds, every way in turn. {environment()}"
+        f"A step of AdamW, {config.dtype}, no dropout, vocabulary 256 except for the paper's. "
+        f"Medians of {config.repeats} rounds, every variant in turn. {environment()}"
     )
     return [Table("A training step of nanoGPT", columns, measured, note=note)]
 

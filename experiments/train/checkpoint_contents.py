@@ -1,4 +1,4 @@
-"""What a checkpoint holds, as a run describes it: its configuration, its leaves by their paths."""
+"""The contents of a checkpoint as a run describes them: its configuration and leaves by path."""
 
 import json
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from experiments.core.config import changes
 
 
 def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
-    """One line for each name, dotted, that differs.
+    """Return one line for each dotted name that differs.
 
     >>> differences({"k": 1, "b1": 0.9}, {"k": 2, "b1": 0.9, "b2": 0.99})
     ['k: 1 in the checkpoint, 2 in this run', 'b2: absent in the checkpoint, 0.99 in this run']
@@ -28,15 +28,15 @@ def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]
 
 
 def as_json(value: Any) -> Any:
-    """What a reader of the file would find, and a copy that nobody changes."""
+    """Return what a reader of the file would find, as a copy that nobody changes."""
     return json.loads(json.dumps(value))
 
 
 def named_leaves(tree: Any) -> dict[str, Any]:
-    """Leaves by their paths, in the tree's order.
+    """Return leaves by their paths, in the tree's order.
 
     Raises:
-      TypeError: If one is not an array of JAX's, or would come back as another type.
+      TypeError: If a leaf is not a JAX array, or would be restored as another type.
     """
     leaves = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
     for name, leaf in leaves.items():
@@ -46,7 +46,7 @@ def named_leaves(tree: Any) -> dict[str, Any]:
 
 
 def kinds(leaves: Mapping[str, Any]) -> dict[str, str]:
-    """Type and shape of each leaf.
+    """Return type and shape of each leaf.
 
     >>> kinds({"w": jnp.zeros((2, 3))})
     {'w': 'float32[2, 3]'}
@@ -55,17 +55,17 @@ def kinds(leaves: Mapping[str, Any]) -> dict[str, str]:
 
 
 def packed(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """What orbax saves: keys as their integers, and no arrays without entries, which it refuses."""
+    """Return what orbax saves: keys as integers, and no empty arrays, which it does not accept."""
     return {name: _raw(leaf) for name, leaf in leaves.items() if leaf.size}
 
 
 def packed_template(leaves: Mapping[str, Any]) -> dict[str, jax.ShapeDtypeStruct]:
-    """What orbax restores for a template's leaves; one without a sharding to the first device."""
+    """Return what orbax restores for a template; leaves without sharding go to the first device."""
     return {name: _raw_template(leaf) for name, leaf in leaves.items() if leaf.size}
 
 
 def unpacked(found: Mapping[str, jax.Array], leaves: Mapping[str, Any]) -> list[jax.Array]:
-    """The inverse of `packed`, in the order of the template's leaves."""
+    """Invert `packed`, in the order of the template's leaves."""
     return [
         _typed(found[name] if leaf.size else _empty(leaf), leaf) for name, leaf in leaves.items()
     ]
@@ -76,7 +76,7 @@ def _is_key(leaf: Any) -> bool:
 
 
 def _is_kept(leaf: Any) -> bool:
-    """Whether JAX has the leaf's type: not NumPy's objects, nor float64 where that is off."""
+    """Return whether JAX has the leaf's type: not NumPy's objects, nor float64 if that is off."""
     is_number = any(jnp.issubdtype(leaf.dtype, kind) for kind in (jnp.number, jnp.bool))
     return _is_key(leaf) or (is_number and jax.dtypes.canonicalize_dtype(leaf.dtype) == leaf.dtype)
 

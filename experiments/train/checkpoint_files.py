@@ -1,7 +1,7 @@
-"""What a checkpoint is on disk: its two items, their checksums, and what run.json says.
+"""A checkpoint on disk: its two items, their checksums, and the contents of run.json.
 
 FOLDER/STEP/arrays/   the arrays, in orbax's own format, one entry for each leaf
-FOLDER/STEP/run/      run.json: schema, configuration, data position, what each leaf is
+FOLDER/STEP/run/      run.json: schema, configuration, data position, type and shape of each leaf
 .../checksums.json    in both: the SHA-256 of every file, written before the step counts
 FOLDER/scores.json    metrics by step, which come after a checkpoint, and their SHA-256
 """
@@ -22,54 +22,54 @@ RUN_FILE = "run.json"
 CHECKSUMS = "checksums.json"
 ORBAX_MARK = "_CHECKPOINT_METADATA"
 SETTLED, PATIENCE = 0.2, 5.0
-"""Seconds without anything new after a failed write, and how long that is waited for."""
+"""Seconds without anything new after a failed write, and how long to wait for that."""
 SCORES = "scores.json"
 SCHEMA = 2
-"""Of run.json; another number for another meaning of what is in a checkpoint."""
+"""Schema of run.json; it changes whenever the meaning of a checkpoint's contents changes."""
 
 
 def check_steps(folder: Path) -> None:
-    """Checks that a folder has nothing but checkpoints that this version can read, or damaged ones.
+    """Check that a folder has only checkpoints that this version can read, or damaged ones.
 
     Raises:
-      ConfigError: That names what is not a checkpoint, or one of another schema.
+      ConfigError: If something is not a checkpoint or has another schema; the message names it.
     """
     for path in sorted(folder.iterdir()):
         if ocp.utils.TMP_DIR_SUFFIX in path.name or SCORES in path.name:
-            continue  # those that a kill left half-written are replaced
+            continue  # files that a kill left half-written are replaced
         inside = {item.name for item in path.iterdir()} if path.is_dir() else {""}
-        inside.discard(ORBAX_MARK)  # all that a kill may leave of one that was being removed
+        inside.discard(ORBAX_MARK)  # all that a kill may leave of one being removed
         if not path.name.isdecimal() or (inside and inside.isdisjoint(ITEMS)):
-            raise ConfigError(f"{path} is not a checkpoint; checkpoints need a folder of their own")
-        if damaged_file(path, (RUN,)) is None:  # else it is reported when it is to be restored
+            raise ConfigError(f"{path} is not a checkpoint; checkpoints need their own folder")
+        if damaged_file(path, (RUN,)) is None:  # otherwise it is reported when it is restored
             run = json.loads((path / RUN / RUN_FILE).read_text())
             if (schema := run.get("schema", "absent")) != SCHEMA:
                 raise ConfigError(
                     f"{path} is a checkpoint of another version (schema: {schema} in the "
-                    f"checkpoint, {SCHEMA} in this version); go on with that version, or anew in "
-                    "another folder"
+                    f"checkpoint, {SCHEMA} in this version); continue with that version, or start "
+                    "over in another folder"
                 )
 
 
 def read_scores(folder: Path) -> dict[int, dict[str, float]]:
-    """The metrics of each step, those that there are; a damaged file of them is reported."""
+    """Return the metrics of each step that has some; a damaged file is reported."""
     try:
         scores = json.loads(read_checked(folder / SCORES))
     except FileNotFoundError:
         return {}
     except DamagedFile as error:
-        say(f"{error}; which of the checkpoints is the best is not known")
+        say(f"{error}; which of the checkpoints is the best is unknown")
         return {}
     return {int(step): metrics for step, metrics in scores.items()}
 
 
 def write_scores(folder: Path, scores: Mapping[int, Mapping[str, float]]) -> None:
-    """Replaces the metrics of all steps."""
+    """Replace the metrics of all steps."""
     write_checked(folder / SCORES, json.dumps(scores).encode())
 
 
 def damaged_file(path: Path, items: Sequence[str] = ITEMS) -> str | None:
-    """What is wrong with the files of a checkpoint; None if they are those that were written."""
+    """Say what is wrong with the files of a checkpoint, or None if they are as written."""
     for item in items:
         try:
             checksums = dict(json.loads((path / item / CHECKSUMS).read_bytes()))
@@ -84,7 +84,7 @@ def damaged_file(path: Path, items: Sequence[str] = ITEMS) -> str | None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Removes what a failed write has left, and what its other threads still add, for a while."""
+    """Remove what a failed write has left, and for a while what its other threads still add."""
     seen = start = time.monotonic()
     while time.monotonic() < min(seen + SETTLED, start + PATIENCE):
         for path in folder.glob(f"*{ocp.utils.TMP_DIR_SUFFIX}*"):
@@ -94,7 +94,7 @@ def remove_unfinished(folder: Path) -> None:
 
 
 class _Checked(ocp.CheckpointHandler):
-    """Writes checksums when all processes have written and before the step counts."""
+    """Writes checksums after all processes have written and before the step counts."""
 
     def finalize(self, directory):
         super().finalize(directory)
@@ -102,15 +102,15 @@ class _Checked(ocp.CheckpointHandler):
 
 
 class _CheckedArrays(_Checked, ocp.StandardCheckpointHandler):
-    """Orbax's own otherwise."""
+    """Orbax's handler of arrays, with checksums."""
 
 
 class _CheckedJson(_Checked, ocp.JsonCheckpointHandler):
-    """Orbax's own otherwise."""
+    """Orbax's handler of JSON, with checksums."""
 
 
 def handlers() -> ocp.CheckpointHandlerRegistry:
-    """Orbax's own for both items, with checksums."""
+    """Return orbax's own handlers for both items, with checksums."""
     arrays, run = _CheckedArrays(), _CheckedJson(RUN_FILE)
     registry = ocp.DefaultCheckpointHandlerRegistry()
     registry.add(ARRAYS, ocp.args.StandardSave, arrays)

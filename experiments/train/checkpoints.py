@@ -1,4 +1,4 @@
-"""Checkpoints of a run on orbax: whole or not there, checked before use, restored strictly."""
+"""Checkpoints of a run, on orbax: complete or absent, checked before use, restored strictly."""
 
 import contextlib
 import functools
@@ -44,28 +44,28 @@ from experiments.train.checkpoint_files import (
 )
 
 LOGGERS = ("absl", "asyncio")
-"""Where errors of a write are logged, which are raised too."""
+"""Where errors of a write are logged, although they are also raised."""
 
 
 class Checkpoints:
     """The checkpoints of one run: the newest ones and the best.
 
-    Saving waits for the one before, copies the arrays to the host, and writes them in the
-    background. A CPU's arrays are on the host: they are held as they are until they are written,
-    and a step that is given them meanwhile to reuse their memory copies them instead, once.
-    With several processes all of them make every call; the folder is shared.
+    Saving waits for the previous save, copies the arrays to the host, and writes them in the
+    background. A CPU's arrays are already on the host: they are held unchanged until they are
+    written, and a step that would reuse their memory in the meantime copies them instead, once. If
+    there are several processes, all of them make every call; the folder is shared.
 
     Args:
-      folder: For checkpoints alone; made if it is not there.
-      config: What a run must have in common with a checkpoint to go on from it; JSON-able.
-      keep: How many of the newest are kept.
-      best: A metric's name and whether "min" or "max" of it is best. The best one is kept however
-        old it is; one with a metric that is absent or not finite never is.
+      folder: A folder only for checkpoints; created if it does not exist.
+      config: What a run must have in common with a checkpoint to resume from it; JSON-able.
+      keep: Number of the newest checkpoints that are kept.
+      best: A metric's name and whether its "min" or "max" is best. The best checkpoint is kept
+        however old it is; one whose metric is absent or not finite is never the best.
       async_: Whether to write in the background.
 
     Raises:
-      ConfigError: If something else lies in the folder, or checkpoints of another schema.
-      Failed: If there can be no such folder, or it may not be written to.
+      ConfigError: If the folder contains something else, or checkpoints of another schema.
+      Failed: If the folder cannot be created or written to.
       ValueError: If `keep` or `best` is out of range.
 
     >>> import tempfile
@@ -103,7 +103,7 @@ class Checkpoints:
                 preservation_policy=_NewestAndBest(keep, self._best_of),
                 cleanup_tmp_directories=True,
                 enable_async_checkpointing=async_,
-                # Else a folder that cannot be made is an error after ten minutes.
+                # Otherwise a folder that cannot be made is an error only after ten minutes.
                 async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
                 lightweight_initialize=True,
             ),
@@ -123,20 +123,20 @@ class Checkpoints:
         arrays: Any,
         position: Mapping[str, Any],
     ) -> None:
-        """Saves; after it the arrays may be donated.
+        """Save a checkpoint; afterwards the arrays may be donated.
 
-        Checkpoints that are newer than the one restored, damaged or passed over, are removed first.
+        Checkpoints newer than the restored one, whether damaged or passed over, are removed first.
 
         Args:
           step: Steps done, more than in any checkpoint so far.
-          arrays: Pytree of arrays, typed keys among them.
+          arrays: Pytree of arrays, which may include typed keys.
           position: JSON-able, such as the data iterator's state.
 
         Raises:
-          ValueError: If `step` is not a number of steps, a checkpoint is of it or a later one and
-            was not passed over, or `arrays` has no entry.
+          ValueError: If `step` is not a number of steps, there is a checkpoint of that or a later
+            step that was not passed over, or `arrays` has no entry.
           TypeError: If a leaf is not an array, or `position` is not JSON-able.
-          Failed: If this one, or the one before in the background, could not be written.
+          Failed: If this checkpoint, or the previous one in the background, could not be written.
         """
         if not (isinstance(step, Integral) and step >= 0):
             raise ValueError(f"step must be an integer of at least 0, got {step!r}")
@@ -168,11 +168,11 @@ class Checkpoints:
             self._manager.save(step, args=ocp.args.Composite(**items), force=True)
 
     def score(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Says how good the checkpoint of a step is; it may still be being written.
+        """Record how good the checkpoint of a step is; it may still be in the process of writing.
 
         Args:
-          step: Of a checkpoint; nothing happens if there is none.
-          metrics: The best one is chosen by them.
+          step: The checkpoint's step; nothing happens if there is no such checkpoint.
+          metrics: The metrics by which the best checkpoint is chosen.
 
         Raises:
           Failed: If it could not be written.
@@ -186,20 +186,20 @@ class Checkpoints:
     def restore(
         self, template: Any, *, which: Literal["latest", "best"] | int = "latest"
     ) -> tuple[int, Any, dict[str, Any]] | None:
-        """The newest, the best or a given checkpoint; a damaged one is reported and the next used.
+        """Restore the newest, best or given checkpoint; damaged ones are reported and skipped.
 
         Args:
-          template: Pytree of `jax.ShapeDtypeStruct` (or arrays) whose shardings, on whatever
-            devices, the arrays get; one without goes to the first device.
+          template: Pytree of `jax.ShapeDtypeStruct` (or arrays) whose shardings, on any devices,
+            the arrays get; a leaf without a sharding goes to the first device.
           which: "latest", "best", or a step, which is then the only one tried.
 
         Returns:
           (step, arrays, position), or None if there is no checkpoint.
 
         Raises:
-          ConfigError: If configuration or leaves differ, or there is none of that step or with a
-            metric.
-          DamagedFile: If none of them is whole.
+          ConfigError: If configuration or leaves differ, or there is no checkpoint of that step or
+            with a metric.
+          DamagedFile: If none of the checkpoints is intact.
         """
         self.wait()
         steps = sorted(self._manager.all_steps(), reverse=True)
@@ -209,29 +209,29 @@ class Checkpoints:
         path = self._folder / str(step)
         run = json.loads((path / RUN / RUN_FILE).read_text())
         leaves = named_leaves(template)
-        # Leaves follow from the configuration: where that differs, they would only hide it.
+        # Leaves follow from the configuration: if it differs, they would only hide that.
         different = differences(run["config"], as_json(self._config)) or differences(
             run["leaves"], kinds(leaves)
         )
         if different:
-            raise ConfigError("\n  ".join([f"{path} is of another run:", *different]))
+            raise ConfigError("\n  ".join([f"{path} belongs to another run:", *different]))
         items = ocp.args.Composite(**{ARRAYS: ocp.args.StandardRestore(packed_template(leaves))})
         arrays = unpacked(self._manager.restore(step, args=items)[ARRAYS], leaves)
         self._given_up = [newer for newer in steps if newer > step]
         return step, jax.tree.unflatten(jax.tree.structure(template), arrays), run["position"]
 
     def latest_step(self) -> int | None:
-        """The newest checkpoint's; waits for the one being written."""
+        """Return the step of the newest checkpoint, after waiting for the one being written."""
         self.wait()
         return self._manager.latest_step()
 
     def best_step(self) -> int | None:
-        """The best checkpoint's; waits for the one being written."""
+        """Return the step of the best checkpoint, after waiting for the one being written."""
         self.wait()
         return self._best_of(self._manager.all_steps())
 
     def wait(self) -> None:
-        """Waits for the checkpoint being written.
+        """Wait for the checkpoint being written.
 
         Raises:
           Failed: If it could not be written.
@@ -240,7 +240,7 @@ class Checkpoints:
             self._manager.wait_until_finished()
 
     def close(self) -> None:
-        """Waits for the checkpoint being written and ends the threads.
+        """Wait for the checkpoint being written and end the threads.
 
         Raises:
           Failed: If it could not be written.
@@ -255,14 +255,14 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def _written(self) -> Iterator[None]:
-        """Turns what orbax raises into a sentence, and leaves nothing half-written."""
+        """Turn what orbax raises into a sentence, and leave nothing half-written."""
         try:
             yield
         except (OSError, ValueError, RuntimeError) as error:
             if is_first():
                 remove_unfinished(self._folder)
-            gc.collect()  # tasks that nobody has waited for say so now, and are not listened to
-            self._manager.reload()  # it has forgotten those that the lost one was to replace
+            gc.collect()  # tasks that nobody has awaited complain now, and are ignored
+            self._manager.reload()  # it has forgotten those that the lost one would have replaced
             raise Failed(
                 f"a checkpoint in {self._folder} was not written: {_reason(error)}"
             ) from error
@@ -271,14 +271,14 @@ class Checkpoints:
         return next(iter(self._ranked(steps)), None)
 
     def _ranked(self, steps: Sequence[int]) -> list[int]:
-        """Those with a finite metric, the best first; of equals the earliest."""
+        """Return the steps with a finite metric, the best first; of equals, the earliest first."""
         sign = 1 if self._best[1] == "min" else -1
         values = {step: self._scores.get(step, {}).get(self._best[0], math.nan) for step in steps}
         scored = [step for step in steps if math.isfinite(values[step])]
         return sorted(scored, key=lambda step: (sign * values[step], step))
 
     def _candidates(self, steps: Sequence[int], which: str | int) -> Sequence[int]:
-        """The steps to try, in this order."""
+        """Return the steps to try, in order."""
         if which == "latest":
             return steps
         if which == "best":
@@ -290,7 +290,7 @@ class Checkpoints:
         raise ConfigError(f"{self._folder} has no step {which!r}; there are {sorted(steps)}")
 
     def _first_whole(self, candidates: Sequence[int]) -> int:
-        """The first of these steps whose files are those that were written, on all processes."""
+        """Return the first of these steps whose files are as written, on all processes."""
 
         def find() -> int | None:
             for step in candidates:
@@ -306,7 +306,7 @@ class Checkpoints:
         if whole is None:
             tried = ", ".join(map(str, candidates))
             raise DamagedFile(
-                f"{self._folder} has no whole checkpoint, steps tried: {tried}; start anew"
+                f"{self._folder} has no intact checkpoint, steps tried: {tried}; start over"
             )
         return whole
 
@@ -325,7 +325,7 @@ class _NewestAndBest(ocp.checkpoint_managers.PreservationPolicy):
 
 
 class _NotOrbax(logging.Filter):
-    """Orbax logs a traceback of every error that it raises, asyncio one of each of its tasks."""
+    """Drops the tracebacks that orbax logs for its errors, and asyncio for orbax's tasks."""
 
     def filter(self, record):
         frames = traceback.extract_tb(record.exc_info[2] if record.exc_info else None)
@@ -334,13 +334,13 @@ class _NotOrbax(logging.Filter):
 
 
 def _not_late(unraisablehook, unraisable):
-    """Writes of a checkpoint that end after another one has failed print a traceback each."""
+    """Suppress the tracebacks of a checkpoint's writes that end after another one has failed."""
     if str(unraisable.exc_value) != "Event loop is closed":
         unraisablehook(unraisable)
 
 
 def _reason(error: Exception) -> str:
-    """The system's own words, which TensorStore puts as a number after a paragraph."""
+    """Return the system's own words, which TensorStore gives as a number after a paragraph."""
     found = re.search(r"os_error_code='(\d+)'", str(error))
     code = int(found[1]) if found else getattr(error, "errno", None)
     return os.strerror(code) if code else str(error).splitlines()[0]

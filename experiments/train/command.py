@@ -1,4 +1,4 @@
-"""What the `train` command does between its arguments and the loop."""
+"""The `train` command, from its arguments to the loop."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from experiments.train.presets import TRAININGS
 from models.dtypes import check_enabled
 
 OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory")
-"""In the messages of accelerators and of CPUs."""
+"""Words in the messages of accelerators and of CPUs."""
 
 
 def run(
@@ -24,15 +24,15 @@ def run(
     prog: str,
     devices: Callable[[argparse.Namespace], AbstractContextManager[Sequence[jax.Device]]],
 ) -> None:
-    """`train TASK`: one run or a sweep, from its start or its newest checkpoint.
+    """Run `train TASK`: one run or a sweep, from its start or its newest checkpoint.
 
     Args:
-      arguments: As parsed.
-      prog: What messages call the program.
+      arguments: The parsed arguments.
+      prog: The program's name in messages.
       devices: Joins the other processes, if there are any, and yields the devices of all.
 
     Raises:
-      ConfigError: If what was typed cannot be done.
+      ConfigError: If the arguments ask for something impossible.
       Failed: If data are missing or damaged, or training cannot go on.
       Stopped: After a signal, with a checkpoint.
     """
@@ -43,7 +43,7 @@ def run(
         check_enabled(config.model.dtype)
     except ValueError as error:
         raise ConfigError(f"model.{error}") from error
-    for folder in (arguments.compilation_cache, arguments.profile):  # JAX finds out too late
+    for folder in (arguments.compilation_cache, arguments.profile):  # since JAX notices too late
         if folder is not None:
             make_folder(folder)
     if arguments.compilation_cache is not None:
@@ -69,10 +69,10 @@ def run(
             raise
         raise Failed(
             f"the devices' memory is too small ({str(error).splitlines()[0]}); lower batch_size or "
-            "members_at_once, or share parameters out with mesh.shard_above"
+            "members_at_once, or shard parameters with mesh.shard_above"
         ) from error
 
 
 def fields(task: str, preset: str) -> Any:
-    """The configuration whose fields `--set` replaces."""
+    """Return the configuration whose fields `--set` replaces."""
     return TRAININGS[task].presets[preset]

@@ -1,4 +1,4 @@
-"""What the `train` command trains: a configuration for each task, their presets, and sweeps."""
+"""Configurations of what the `train` command trains, one for each task, and sweeps over them."""
 
 import dataclasses
 import itertools
@@ -32,11 +32,11 @@ MACHINE = {
     "prefetch",
     "cache",
 }
-"""Fields that say how a run is carried out, not, but for rounding, what it computes: a resumed run
-may change them."""
+"""Fields that say how a run is carried out but, except for rounding, do not change what it
+computes: a resumed run may change them."""
 
 SOURCES = {"corpus", "dataset", "num_shards"}
-"""Fields that say where data lie: what they are is known by their hash."""
+"""Fields that say where data are; the data are identified by their hash."""
 
 LARGEST = float(np.finfo(np.float32).max)
 ROUNDED_TO_ONE = 1 - 2**-25
@@ -46,9 +46,9 @@ COUNTS = (
     *("save_every", "keep", "members_at_once", "prefetch"),
 )
 FROM_ZERO = ("workers", "warmup_steps", "seed", "data_seed")
-"""Integers, from 1 and from 0 on."""
+"""Integers of at least 0; those of `COUNTS` are at least 1."""
 MOST = {"k": 1000, "steps_per_call": 10_000, "prefetch": 1000, "workers": 1000, "num_shards": 1024}
-"""The largest of those that are stages in a program, batches in memory, processes or files."""
+"""Upper limits of numbers of stages in a program, batches in memory, processes or files."""
 
 CACHE = Path("~/.cache/kadam_jax")
 
@@ -58,35 +58,35 @@ class TrainConfig:
     """The fields that both tasks share.
 
     Attributes:
-      seed: Of the initial weights and the dropout.
-      data_seed: Of the order of the training examples, the same for all members.
+      seed: Seed of the initial weights and the dropout.
+      data_seed: Seed of the order of the training examples, the same for all members.
       num_steps: Optimizer steps.
       batch_size: Examples in a batch, over all devices and processes.
       optimizer: kadam is this project's, the others are optax's. Muon is for matrices that
-        multiply, with an Adam of the same b1, b2 and learning rate for the others; Schedule-free
-        AdamW is evaluated through its averaged parameters.
-      learning_rate: The largest; the schedule multiplies it.
-      schedule: What follows the warm-up; cosine ends at the last step.
+        multiply, with an Adam of the same b1, b2 and learning rate for other parameters;
+        Schedule-free AdamW is evaluated through its averaged parameters.
+      learning_rate: The highest learning rate, which the schedule multiplies.
+      schedule: What follows the warm-up; a cosine ends at the last step.
       warmup_steps: Steps in which the learning rate rises linearly from 0.
-      final_rate: Where cosine ends, as a share of learning_rate.
-      k: Stages of kadam.
-      strategy: How b1 and b2 become the decays of kadam's stages (section 4.3).
-      b1: Decay of the average of gradients; of lion's too, and sgd's and muon's momentum.
-      b2: Decay of the average of squared gradients; lion's second decay.
+      final_rate: Where the cosine ends, as a share of learning_rate.
+      k: Number of stages of kadam.
+      strategy: How b1 and b2 become the decays of kadam's stages (Section 4.3).
+      b1: Decay of the average of gradients; also lion's, and sgd's and muon's momentum.
+      b2: Decay of the average of squared gradients, or lion's second decay.
       eps: Added to the bias-corrected root mean square; None for the optimizer's own, 1e-30 for
         kadam and 1e-8 for optax's.
-      weight_decay: Decoupled: multiplied by the learning rate, not normalized.
+      weight_decay: Decoupled decay, multiplied by the learning rate and not normalized.
       coupled: Whether kadam's weight decay passes through the normalization instead.
       clip_norm: Largest global norm of a gradient; None for no clipping.
       log_every: Steps between two training losses in the metrics.
       eval_every: Steps between two evaluations on the validation split.
       eval_batches: Held-out batches in an evaluation, always the first ones; None for all.
-      steps_per_call: Steps that the device does without coming back to the host.
+      steps_per_call: Steps that the device takes without returning to the host.
       save_every: Steps between two checkpoints.
-      keep: How many of the newest checkpoints are kept in addition to the best one.
+      keep: Number of the newest checkpoints that are kept in addition to the best one.
       members_at_once: Members of a sweep that a device computes side by side; None for 1 on a CPU
         and all elsewhere.
-      workers: Processes that prepare batches next to the main one; 0 for threads.
+      workers: Processes that prepare batches in addition to the main one; 0 for threads.
       prefetch: Batches prepared ahead.
       mesh: How devices are laid out.
     """
@@ -137,7 +137,7 @@ class TrainConfig:
         self._check("warmup_steps", lambda value: value < self.num_steps, below)
         if self.coupled and self.optimizer != "kadam":
             raise ConfigError(f"coupled=True is for optimizer=kadam, got {self.optimizer}")
-        if not OPTIMIZERS[self.optimizer].decays_rate:  # its average takes the place of a decay
+        if not OPTIMIZERS[self.optimizer].decays_rate:  # its average replaces a decay
             its = f"for optimizer={self.optimizer}"
             self._check("schedule", "constant".__eq__, f"constant {its}")
             self._check("b1", lambda value: value > 0, f"above 0 {its}")
@@ -159,15 +159,15 @@ class TrainConfig:
 
 @dataclasses.dataclass(frozen=True)
 class TextTraining(TrainConfig):
-    """Language modelling with nanoGPT; the loss is in nats per token.
+    """Language modeling with nanoGPT; the loss is in nats per token.
 
     Attributes:
       corpus: "embedded" is CPython's own documentation; "tinyshakespeare" and "c4" are downloaded;
-        else a file of UTF-8, or a pattern of files, where *.json.gz are shards of C4.
-      tokenizer: A token is a byte, or GPT-2's byte pair.
-      num_shards: How many of C4's training shards are downloaded.
+        otherwise a UTF-8 file, or a pattern of files, where *.json.gz are shards of C4.
+      tokenizer: Whether a token is a byte or one of GPT-2's byte pairs.
+      num_shards: Number of C4's training shards that are downloaded.
       cache: Folder for downloads and tokens.
-      model: The network; its context is the length of an example.
+      model: The network, whose context is the length of an example.
     """
 
     corpus: str = "embedded"
@@ -186,8 +186,8 @@ class ImageTraining(TrainConfig):
     """Image classification with the CNN; the loss is in nats per image.
 
     Attributes:
-      dataset: "digits" is scikit-learn's, upsampled; "cifar10" is downloaded; else the folder or
-        the .tar.gz file of CIFAR-10's binary release.
+      dataset: "digits" is scikit-learn's, upsampled; "cifar10" is downloaded; otherwise the folder
+        or the .tar.gz file of CIFAR-10's binary release.
       cache: Folder for downloads.
       augment: Whether training images are flipped and cropped at random.
       model: The network.
@@ -200,7 +200,7 @@ class ImageTraining(TrainConfig):
 
 
 def hyperparameters(config: TrainConfig) -> dict[str, float]:
-    """The numbers that the compiled program takes as arguments, by name; `clip_norm` only if set.
+    """Return the numbers that are arguments of the program, by name; `clip_norm` only if set.
 
     >>> hyperparameters(TrainConfig(learning_rate=1e-2))["learning_rate"]
     0.01
@@ -213,7 +213,7 @@ def hyperparameters(config: TrainConfig) -> dict[str, float]:
 def optimizer_of(
     config: TrainConfig, member: Mapping[str, ArrayLike]
 ) -> optax.GradientTransformation:
-    """The optimizer of a member, whose `hyperparameters` may be traced."""
+    """Return the optimizer of a member, whose `hyperparameters` may be traced."""
     static = {name: getattr(config, name) for name in ("k", "strategy", "coupled")}
     shape = SCHEDULES[config.schedule](config.num_steps, config.warmup_steps, config.final_rate)
     return make_optimizer(config.optimizer, static | {**member}, shape)
@@ -222,16 +222,16 @@ def optimizer_of(
 def sweep_members(
     config: TrainConfig, assignments: Sequence[str]
 ) -> tuple[dict[str, np.ndarray], list[dict[str, float]]]:
-    """All members of a sweep, or the single one of a run.
+    """Return all members of a sweep, or the single member of a run.
 
     Args:
-      config: Gives the values that are not swept.
-      assignments: Each `"field=value,value,..."`; every combination is a member, the first field
-        varying slowest. Empty for a single run.
+      config: Has the values that are not swept.
+      assignments: Strings `"field=value,value,..."`; every combination is a member, with the first
+        field varying slowest. Empty for a single run.
 
     Returns:
-      A column, (num_members,), for every name in `hyperparameters`; and for each member what tells
-      it from the others, `{}` for a single run.
+      A column, (num_members,), for every name in `hyperparameters`; and for each member the values
+      that distinguish it from the others, `{}` for a single run.
 
     Raises:
       ConfigError: If a field cannot vary within one program, is named twice, or a value is invalid.
@@ -245,8 +245,8 @@ def sweep_members(
         name, _, text = assignment.partition("=")
         if name not in NUMERIC:
             raise ConfigError(
-                f"--sweep {assignment}: one program sweeps over {', '.join(NUMERIC)}; for others "
-                "start a run with --set for each value"
+                f"--sweep {assignment}: one program sweeps over {', '.join(NUMERIC)}; for other "
+                "fields start a run with --set for each value"
             )
         if name in axes:
             raise ConfigError(f"--sweep names {name} twice; give all its values at once")
@@ -257,7 +257,7 @@ def sweep_members(
 
 
 def _value(config: TrainConfig, name: str, word: str) -> float:
-    """One value of a sweep, checked as the configuration checks it."""
+    """Return one value of a sweep, checked as the configuration checks it."""
     try:
         value = (int if name == "seed" else float)(word)
         dataclasses.replace(config, **{name: value})
@@ -267,10 +267,11 @@ def _value(config: TrainConfig, name: str, word: str) -> float:
 
 
 def identity(config: TrainConfig) -> dict[str, Any]:
-    """What a resumed run must have in common with the run that it goes on from: JSON.
+    """Return what a resumed run must have in common with the run that it continues, as JSON.
 
-    Everything but how the run is carried out and where its data lie; where the learning rate does
-    not depend on it, the number of steps may change too, so that a finished run can be made longer.
+    This is everything except how the run is carried out and where its data are. If the learning
+    rate does not depend on the number of steps, that may change too, so that a finished run can be
+    made longer.
     """
     free = MACHINE | SOURCES | ({"num_steps"} if config.schedule == "constant" else set())
     return {

@@ -1,4 +1,4 @@
-"""Held-out metrics of all members."""
+"""Metrics of all members on held-out data."""
 
 import itertools
 
@@ -19,18 +19,18 @@ def evaluate(
     mesh: jax.sharding.Mesh,
     share: tuple[int, int] = (0, 1),
 ) -> dict[str, np.ndarray]:
-    """Means over a split, or its first `config.eval_batches` batches; every example counts once.
+    """Return means over a split or its first `config.eval_batches` batches, every example once.
 
     Args:
-      programs: Of the run.
-      state: All members.
+      programs: The run's programs.
+      state: The state of all members.
       source: The split.
-      config: Its batch size and number of batches.
-      mesh: The run's.
+      config: Has the batch size and the number of batches.
+      mesh: The run's mesh.
       share: From `process_share`.
 
     Returns:
-      (num_members,) by name, float64.
+      Arrays (num_members,) by name, in float64.
     """
     index, count = share
     batches = heldout_batches(source, config.batch_size, process_index=index, process_count=count)

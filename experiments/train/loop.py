@@ -1,4 +1,4 @@
-"""The host's loop: feed blocks of batches to the compiled program, evaluate, save, stop, go on."""
+"""The host's loop: feed blocks of batches to the compiled program, evaluate, save, stop, resume."""
 
 import contextlib
 import dataclasses
@@ -35,28 +35,28 @@ class _Block(NamedTuple):
     """Batches for one call to the device."""
 
     end: int
-    """Steps done after it."""
+    """Steps done after the block."""
     batches: Any
-    """On the devices; leaves are (num_steps, batch, ...)."""
+    """The batches on the devices; leaves are (num_steps, batch, ...)."""
     position: Mapping[str, Any]
-    """Of the data behind these batches."""
+    """The position in the data after these batches."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What to train, on what, and where to write.
+    """What to train, with which data, and where to write.
 
     Attributes:
       config: The configuration.
-      data: Batches come from it.
-      task: What is learnt.
-      unit: What an example is made of, in the plural: "tokens" or "images".
-      units_per_example: How many of them.
-      folder: The run's own, for metrics, configuration and checkpoints.
+      data: The source of batches.
+      task: The task that is learned.
+      unit: The units of an example, in the plural: "tokens" or "images".
+      units_per_example: The number of units in an example.
+      folder: The run's own folder, for metrics, configuration and checkpoints.
       augment: As in `training_batches`.
       sweep: As in `sweep_members`.
-      tensorboard: Whether to write TensorBoard files too.
-      profile: Where JAX's profiler writes what the second call to the device does, if anywhere.
+      tensorboard: Whether to write TensorBoard files as well.
+      profile: Where JAX's profiler writes a trace of the second call to the device, if anywhere.
     """
 
     config: TrainConfig
@@ -74,18 +74,18 @@ class Job:
 def train(
     job: Job, devices: Sequence[jax.Device], *, resume: bool = False, force: bool = False
 ) -> Path:
-    """Trains one run or all members of a sweep to the end.
+    """Train one run or all members of a sweep to the end.
 
-    `metrics.jsonl` gets the training losses, validation metrics and, at the last step, those of all
-    held-out splits. A checkpoint has everything that decides what follows; the numbers of a resumed
-    run are those of an uninterrupted one, on CPUs to the bit, and to rounding where steps or
-    members are cut into other calls or devices laid out otherwise.
+    `metrics.jsonl` gets the training losses, validation metrics and, at the last step, the metrics
+    of all held-out splits. A checkpoint has everything that determines what follows. The numbers of
+    a resumed run are those of an uninterrupted one: to the bit on CPUs, and up to rounding if steps
+    or members are divided into other calls or devices are laid out differently.
 
     Args:
       job: What to train.
-      devices: Of all processes.
-      resume: Go on from the newest checkpoint in the folder, if there is one.
-      force: Remove an earlier run from the folder first.
+      devices: The devices of all processes.
+      resume: Whether to resume from the newest checkpoint in the folder, if there is one.
+      force: Whether to remove an earlier run from the folder first.
 
     Returns:
       The path of the metrics.
@@ -93,8 +93,8 @@ def train(
     Raises:
       ConfigError: Before anything is written, if the folder has an earlier run and neither `resume`
         nor `force` is given, mesh, members and batch don't fit together, or a batch is larger than
-        the training split; also if the checkpoints are of another configuration.
-      Failed: When no member is left with a finite loss; before anything is written, if another
+        the training split; also if the checkpoints belong to another configuration.
+      Failed: If no member is left with a finite loss; also, before anything is written, if another
         process is using the folder.
       Stopped: After SIGINT or SIGTERM, with a checkpoint; the second signal interrupts at once.
     """
@@ -139,7 +139,7 @@ def train(
 
 
 def next_end(done: int, config: TrainConfig) -> int:
-    """The step at which the device comes back to the host, the same however often a run stopped.
+    """Return the step at which the device returns to the host, however often a run has stopped.
 
     >>> config = TrainConfig(num_steps=104, steps_per_call=10, eval_every=25, save_every=100)
     >>> [next_end(done, config) for done in (0, 10, 20, 25, 100)]
@@ -150,7 +150,7 @@ def next_end(done: int, config: TrainConfig) -> int:
 
 
 def _of(label: Mapping[str, float]) -> str:
-    """Which member a sentence speaks of; nothing where there is one alone.
+    """Name the member that a message is about, or nothing if there is only one.
 
     >>> _of({"member": 3, "learning_rate": 1e-3, "seed": 1})
     ' of member 3 (learning_rate=0.001, seed=1)'
@@ -175,11 +175,11 @@ class _Loop:
         self._job, self._config, self._mesh, self._programs = job, job.config, mesh, programs
         self._batches, self._checkpoints, self._signals = batches, checkpoints, signals
         self._labels = [{"member": number, **label} for number, label in enumerate(labels)]
-        self._diverged_at = np.zeros(len(labels), int)  # the step of the first bad loss; 0: none
+        self._diverged_at = np.zeros(len(labels), int)  # step of the first bad loss; 0: none
         self._is_writer = is_first()
 
     def run(self, facts: Mapping[str, Any], *, resume: bool) -> None:
-        """Trains until the last step, a signal, or the last member's divergence."""
+        """Train until the last step, a signal, or the last member's divergence."""
         state, done = self._restored() if resume else (None, 0)
         if state is None:
             state = self._programs.start()
@@ -228,22 +228,22 @@ class _Loop:
                 raise Stopped(
                     stop,
                     f"stopped by {signal.Signals(stop).name} and saved at step {done} of "
-                    f"{config.num_steps}; the same command with --resume goes on",
+                    f"{config.num_steps}; the same command with --resume continues",
                 )
-            if due := self._due(done):  # after the save: it may fail, and a resumed run does it
+            if due := self._due(done):  # after the save: if this fails, a resumed run does it
                 self._evaluate(state, done, due, due)
             if upcoming is None:
                 return
             block = upcoming
 
     def _due(self, done: int) -> list[str]:
-        """The held-out splits that are evaluated after `done` steps."""
+        """Return the held-out splits that are evaluated after `done` steps."""
         if done == self._config.num_steps:
             return list(self._job.data.heldout)
         return [VALIDATION] if done and done % self._config.eval_every == 0 else []
 
     def _blocks(self, done: int) -> Iterator[_Block]:
-        """The blocks that follow `done` steps; asking for one takes its batches from the data."""
+        """Yield the blocks that follow `done` steps; each request takes batches from the data."""
         while done < self._config.num_steps:
             end = next_end(done, self._config)
             batches = itertools.islice(self._batches, end - done)
@@ -252,7 +252,7 @@ class _Loop:
             done = end
 
     def _report(self, start: int, records: Mapping[str, np.ndarray]) -> None:
-        """Writes what the steps after `start` recorded, (num_members, num_steps) each."""
+        """Write what the steps after `start` recorded, (num_members, num_steps) each."""
         bad = ~np.isfinite(records["loss"])
         for place in range(bad.shape[1]):
             step = start + place + 1
@@ -261,14 +261,14 @@ class _Loop:
                 if self._is_writer:
                     self._log.write_divergence(step, member)
                     of = _of(self._labels[member])
-                    say(f"the loss{of} is not finite since step {step}")
+                    say(f"the loss{of} has not been finite since step {step}")
             if self._is_writer and step % self._config.log_every == 0:
                 self._log.write(
                     step, "train", {name: values[:, place] for name, values in records.items()}
                 )
         if self._diverged_at.all():
             raise Failed(
-                f"no loss is finite since step {self._diverged_at.max()}; try a smaller "
+                f"no loss has been finite since step {self._diverged_at.max()}; try a smaller "
                 f"learning_rate, a warm-up or clip_norm ({self._job.folder / METRICS})"
             )
         if self._is_writer:
@@ -277,7 +277,7 @@ class _Loop:
     def _evaluate(
         self, state: TrainState, done: int, splits: Sequence[str], wanted: Sequence[str]
     ) -> None:
-        """Measures held-out splits, scores the checkpoint, and writes the wanted ones."""
+        """Measure held-out splits, score the checkpoint, and write the wanted splits."""
         share, sources = process_share(self._mesh), self._job.data.heldout
         measured = {
             split: evaluate(self._programs, state, sources[split], self._config, self._mesh, share)
@@ -306,7 +306,7 @@ class _Loop:
         done, state, position = found
         self._batches.set_state(position["batches"])
         self._diverged_at[:] = position["diverged_at"]
-        say(f"going on from step {done}")
+        say(f"resuming from step {done}")
         return state, done
 
     def _progress(self, done: int) -> Any:
@@ -315,7 +315,7 @@ class _Loop:
         return progress(label, num_steps, done, unit=self._job.unit, size=size)
 
     def _profiled(self, call: int) -> Any:
-        """JAX's profiler around the second call: the first one compiles."""
+        """Return JAX's profiler for the second call, since the first one compiles."""
         if self._job.profile is None or call != 1:
             return contextlib.nullcontext()
         return jax.profiler.trace(str(self._job.profile))

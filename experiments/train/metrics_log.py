@@ -1,4 +1,4 @@
-"""A run's metrics as they come: JSON lines always, TensorBoard files on request."""
+"""A run's metrics, written as they come: always JSON lines, and TensorBoard files on request."""
 
 import contextlib
 import errno
@@ -16,19 +16,19 @@ from experiments.core.store import atomic
 from experiments.train.run_folder import DAMAGED, METRICS, TENSORBOARD
 
 LONGEST_LINE = 2**20
-"""Bytes that are read at once; a line of ours has some hundred."""
+"""Bytes that are read at once; one of our lines has a few hundred."""
 MOST_SHOWN = 10
 """Damaged lines that a message describes."""
 
 
 class MetricsLog:
-    """Appends to `metrics.jsonl`, one object a line: step, split, member, swept values, metrics.
+    """Appends to `metrics.jsonl`, one object per line: step, split, member, swept values, metrics.
 
     Nothing in a line depends on the clock or on how often a run was stopped, so a resumed run's
     file equals an uninterrupted one's. Numbers that are not finite become null.
 
     Attributes:
-      splits: Those of the lines of step `done` that were there already.
+      splits: The splits in lines of step `done` that were already there.
     """
 
     def __init__(
@@ -39,19 +39,20 @@ class MetricsLog:
         done: int = 0,
         tensorboard: bool = False,
     ):
-        """Opens the file and removes the lines of steps after `done`, which come again.
+        """Open the file and remove the lines of steps after `done`, which will be written again.
 
         Lines that cannot be read are moved to `metrics.damaged`. A message says what was removed
         and what was moved.
 
         Args:
-          folder: Of the run; exists.
-          labels: What a member's lines say of it: its number as "member", and what is swept over.
-          done: The step that the run goes on from.
+          folder: The run's folder, which exists.
+          labels: What the lines of each member say about it: its number as "member", and its swept
+            values.
+          done: The step from which the run continues.
           tensorboard: Whether to write TensorBoard files as well, a folder for each member.
 
         Raises:
-          ConfigError: If TensorBoard is asked for and its writer not installed.
+          ConfigError: If TensorBoard is requested but its writer is not installed.
           OSError: If the folder can't be written to.
         """
         self._path = folder / METRICS
@@ -65,7 +66,7 @@ class MetricsLog:
         self._file = self._path.open("ab", buffering=0)
 
     def write(self, step: int, split: str, values: Mapping[str, np.ndarray]) -> None:
-        """One line for each member.
+        """Write one line for each member.
 
         Args:
           step: Steps done.
@@ -73,7 +74,7 @@ class MetricsLog:
           values: (num_members,) by name.
 
         Raises:
-          OSError: If it can't be written; the file then ends where it ended before.
+          OSError: If the lines can't be written; the file then ends where it ended before.
         """
         rows = [
             {name: float(column[label["member"]]) for name, column in values.items()}
@@ -88,11 +89,11 @@ class MetricsLog:
                 writer.add_scalar(f"{split}/{name}", row[name], step)
 
     def write_divergence(self, step: int, member: int) -> None:
-        """A line that says at which step a member's loss was first not finite."""
+        """Write the step at which a member's loss was first not finite."""
         self._append([{"step": step, "event": "diverged", **self._labels[member]}])
 
     def close(self) -> None:
-        """Ends all files."""
+        """Close all files."""
         self._file.close()
         for writer in self._writers:
             writer.close()
@@ -110,19 +111,19 @@ class MetricsLog:
 
 
 def finite(value: float) -> float | None:
-    """The value, or None if it is infinite or not a number, for which JSON has no word."""
+    """Return the value, or None if it is infinite or not a number, which JSON cannot express."""
     return value if math.isfinite(value) else None
 
 
 def _keep_until(path: Path, done: int) -> set[str]:
-    """Leaves the readable lines of steps up to `done` in the file; the splits of its last step."""
+    """Keep the readable lines of steps up to `done`; return the splits of that step."""
     damaged = path.with_name(DAMAGED)
     faults: dict[int, str] = {}
     splits, num_later = set(), 0
     with atomic(path) as temporary, path.open("rb") as old, temporary.open("wb") as kept:
         for number, piece in _pieces(old):
             try:
-                if number in faults:  # the rest of a line that is damaged
+                if number in faults:  # the rest of a damaged line
                     raise ValueError(faults[number])
                 line = _read(piece)
             except ValueError as error:
@@ -137,7 +138,7 @@ def _keep_until(path: Path, done: int) -> set[str]:
             if line["step"] == done:
                 splits.add(str(line.get("split")))
     if num_later:
-        say(f"{path}: {num_later} lines of steps after {done} are removed; they will come again")
+        say(f"{path}: {num_later} lines of steps after {done} are removed, to be written again")
     if faults:
         shown = [f"line {number} ({fault})" for number, fault in faults.items()]
         more = f" and {len(shown) - MOST_SHOWN} more" if len(shown) > MOST_SHOWN else ""
@@ -149,7 +150,7 @@ def _keep_until(path: Path, done: int) -> set[str]:
 
 
 def _pieces(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """The lines with their numbers from 1 on; one that is too long for any of ours in pieces."""
+    """Yield lines with their numbers, from 1; lines too long to be ours come in pieces."""
     number, ended = 0, True
     while piece := file.readline(LONGEST_LINE):
         number += ended
@@ -158,10 +159,10 @@ def _pieces(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 def _read(line: bytes) -> dict[str, Any]:
-    """What a line says, its step at least.
+    """Return the contents of a line, which include at least its step.
 
     Raises:
-      ValueError: If it is not one of this file's lines; the message says why.
+      ValueError: If the line does not belong in this file; the message says why.
 
     >>> _read(b'{"step": 10, "split": "train"}')
     {'step': 10, 'split': 'train'}

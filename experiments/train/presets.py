@@ -1,4 +1,4 @@
-"""The two things that the `train` command can train, with their presets."""
+"""The two kinds of training of the `train` command, with their presets."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -22,13 +22,13 @@ class Training(NamedTuple):
     load: Callable[[Any], Data]
     """`load(config) -> data`."""
     task: Callable[[Any], Task]
-    """`task(config)`: the model and its loss."""
+    """`task(config)` returns the model and its loss."""
     augment: Callable[[Any], Any]
-    """`augment(config)`: what changes training examples at random, or None."""
+    """`augment(config)` returns a function that changes training examples at random, or None."""
     unit: str
-    """What speed is counted in, in the plural."""
+    """The unit in which speed is counted, in the plural."""
     units_per_example: Callable[[Any], int]
-    """How many of them an example has."""
+    """Number of units in an example."""
 
 
 def _load_text(config: TextTraining) -> Data:
@@ -71,7 +71,7 @@ TEXT = {
         batch_size=32,
         warmup_steps=50,
     ),
-    # Appendix H and P on C4: nothing is said of a schedule. Three shards have the
+    # Appendices H and P on C4, which do not mention a schedule. Three shards have the
     # tokens of 20,000 batches.
     "paper": TextTraining(
         corpus="c4",
@@ -106,7 +106,7 @@ IMAGES = {
         learning_rate=2e-3,
         warmup_steps=30,
     ),
-    # Appendix H: 100 epochs, warm-up in the first 2, evaluated every 5.
+    # Appendix H: 100 epochs, warm-up during the first 2, evaluation every 5.
     "paper": ImageTraining(
         dataset="cifar10",
         model=CNNConfig(),

@@ -1,10 +1,10 @@
 """The folder of one training run.
 
-metrics.jsonl   what was measured, a JSON object a line
-metrics.damaged lines of it that could not be read when a run went on, as they were
-config.json     what was trained
-checkpoints/    what the run goes on from
-tensorboard/    the metrics once more, where asked for
+metrics.jsonl   the measurements, one JSON object per line
+metrics.damaged its lines that could not be read when a run was resumed, unchanged
+config.json     the configuration
+checkpoints/    the states from which the run can be resumed
+tensorboard/    the metrics again, on request
 """
 
 import contextlib
@@ -25,13 +25,13 @@ TENSORBOARD = "tensorboard"
 
 @contextlib.contextmanager
 def owned_folder(folder: Path, *, resume: bool, force: bool) -> Iterator[None]:
-    """Makes the run's folder, clears it of an earlier run with `force`, and keeps others out.
+    """Make the run's folder, clear it of an earlier run with `force`, and keep others out.
 
-    Of several processes of one run the first one does it for all.
+    If a run has several processes, the first one does this for all.
 
     Raises:
-      ConfigError: If something is in it and neither `resume` nor `force` is given.
-      Failed: If another run is using it, or it cannot be written to.
+      ConfigError: If the folder is not empty and neither `resume` nor `force` is given.
+      Failed: If another run is using the folder, or it cannot be written to.
     """
     with contextlib.ExitStack() as stack:
         from_first(lambda: _own(stack, folder, resume, force))
@@ -40,11 +40,11 @@ def owned_folder(folder: Path, *, resume: bool, force: bool) -> Iterator[None]:
 
 def _own(stack: contextlib.ExitStack, folder: Path, resume: bool, force: bool) -> None:
     if force and resume:
-        raise ConfigError("--resume goes on with what --force would remove; give one of them")
+        raise ConfigError("--resume continues what --force would remove; give one of them")
     stack.enter_context(locked(folder))
     if not (resume or force) and any(path.name != LOCK for path in folder.iterdir()):
         raise ConfigError(
-            f"{folder} is not empty: --resume goes on from what is there, --force starts anew, "
+            f"{folder} is not empty: --resume continues from what is there, --force starts over, "
             "--output names another folder"
         )
     if force:

@@ -1,4 +1,4 @@
-"""Signals that end a training run after the step it is at."""
+"""Signals that end a training run after the current step."""
 
 import contextlib
 import signal
@@ -12,10 +12,10 @@ from jax.experimental import multihost_utils
 
 @contextlib.contextmanager
 def caught_signals() -> Iterator[list[int]]:
-    """SIGINT and SIGTERM go into the list that is yielded; a second one interrupts at once.
+    """Collect SIGINT and SIGTERM in the list that is yielded; a second one interrupts at once.
 
-    One that the parent process had ignored, as a script does for what it starts in the background,
-    stays ignored.
+    A signal that the parent process had ignored, as a script does for background jobs, stays
+    ignored.
     """
     received: list[int] = []
 
@@ -24,7 +24,7 @@ def caught_signals() -> Iterator[list[int]]:
             raise KeyboardInterrupt
         received.append(signum)
 
-    if threading.current_thread() is not threading.main_thread():  # which alone has handlers
+    if threading.current_thread() is not threading.main_thread():  # only it has handlers
         yield received
         return
     before = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
@@ -39,7 +39,7 @@ def caught_signals() -> Iterator[list[int]]:
 
 
 def agreed(signals: list[int]) -> int:
-    """The signal to stop for, 0 for none; all processes stop at the same step."""
+    """Return the signal to stop for, 0 for none; all processes stop at the same step."""
     signum = signals[0] if signals else 0
     if jax.process_count() == 1:
         return signum

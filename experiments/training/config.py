@@ -1,4 +1,4 @@
-"""Fields that figures share where something is trained, and the sizes of networks."""
+"""Fields that figures with training share, and the sizes of networks."""
 
 import dataclasses
 import math
@@ -8,7 +8,7 @@ from experiments.core.config import ConfigError, FigureConfig, check_least
 from models.nanogpt import GPTConfig
 
 LAPTOP_MODEL = GPTConfig(vocab_size=256, context=32, num_layers=1, num_heads=1, width=64)
-"""One layer with a head of the paper's size; the smallest network that verdicts rest on."""
+"""One layer with a head of the paper's size, the smallest network that verdicts may rest on."""
 SMOKE_MODEL = dataclasses.replace(LAPTOP_MODEL, context=16, width=16)
 LAPTOP_MINIMUM = {
     "model.num_layers": 1,
@@ -18,7 +18,7 @@ LAPTOP_MINIMUM = {
     "num_steps": 400,
     "num_seeds": 5,
 }
-"""The least that verdicts of figures on text rest on."""
+"""The minimum on which verdicts of figures on text may rest."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,13 +27,14 @@ class TrainingConfig(FigureConfig):
 
     Attributes:
       corpus: Where the bytes come from: "embedded" is CPython's own documentation.
-      model: The network; a vocabulary larger than the corpus uses has rows without a gradient.
+      model: The network; if its vocabulary is larger than the corpus's, some rows get no gradient.
       batch: Sequences in a batch.
       num_steps: Optimizer steps of every member.
-      num_seeds: Seeds 0, 1, ... for every point: initial weights, batches and dropout differ.
+      num_seeds: Seeds 0, 1, ... for every point, which differ in initial weights, batches and
+        dropout.
       learning_rate: Constant learning rate.
       eps: Added to the bias-corrected root mean square.
-      chunk_size: Members between two writes to disk: what Ctrl-C can lose at most.
+      chunk_size: Members between two writes to disk, the most that Ctrl-C can lose.
     """
 
     corpus: Literal["embedded"] = "embedded"
@@ -60,7 +61,7 @@ class TrainingConfig(FigureConfig):
 
 
 def check_schedule(config: FigureConfig) -> None:
-    """Raises ConfigError for a warm-up and a cosine that a run cannot have."""
+    """Raise ConfigError for a warm-up or a cosine that a run cannot have."""
     if not config.learning_rate > 0:
         raise ConfigError(f"learning_rate must be above 0, got {config.learning_rate}")
     if not 0 <= config.warmup_steps < config.num_steps:
@@ -74,10 +75,10 @@ def check_schedule(config: FigureConfig) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class ScheduledConfig(TrainingConfig):
-    """The same with a warm-up and a cosine: learning rates are the schedule's highest.
+    """`TrainingConfig` with a warm-up and a cosine; learning rates are the schedule's highest.
 
     Attributes:
-      warmup_steps: Steps in which the learning rate rises from 0, linearly; a cosine follows.
+      warmup_steps: Steps in which the learning rate rises linearly from 0; a cosine follows.
       final_rate: Learning rate at the cosine's end, as a share of the highest.
     """
 
@@ -91,10 +92,10 @@ class ScheduledConfig(TrainingConfig):
 
 @dataclasses.dataclass(frozen=True)
 class ContendersConfig(ScheduledConfig):
-    """The same where optimizers are compared, each with its own epsilon: eps stays as it is.
+    """`ScheduledConfig` for comparisons of optimizers, where each has its own epsilon.
 
     Attributes:
-      eval_batches: Batches of crops of each held-out split, the same for all members.
+      eval_batches: Batches of crops from each held-out split, the same for all members.
     """
 
     eval_batches: int = 32
@@ -103,7 +104,9 @@ class ContendersConfig(ScheduledConfig):
         super().__post_init__()
         check_least(self, eval_batches=1)
         if self.eps != TrainingConfig.eps:
-            raise ConfigError(f"eps has no effect, every optimizer has its own; got {self.eps}")
+            raise ConfigError(
+                f"eps has no effect, since every optimizer has its own; got {self.eps}"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,8 +114,8 @@ class ImagesConfig(FigureConfig):
     """The fields shared by figures that train on images.
 
     Attributes:
-      dataset: "digits" is scikit-learn's, upsampled; "cifar10" is downloaded; else the folder or
-        the .tar.gz file of CIFAR-10's binary release.
+      dataset: "digits" is scikit-learn's, upsampled; "cifar10" is downloaded; otherwise the folder
+        or the .tar.gz file of CIFAR-10's binary release.
       cache: Folder for downloads.
     """
 

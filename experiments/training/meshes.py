@@ -1,4 +1,4 @@
-"""Devices as a grid of members x data: who computes what, and who holds which rows of a batch."""
+"""Devices as a grid of members x data: who computes what, and who holds which part of a batch."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -19,10 +19,11 @@ class MeshConfig:
     """How devices are laid out.
 
     Attributes:
-      members: Devices that members are shared out over; None for as many as divide their number.
-      data: Devices that each batch is shared out over; None for what is left, on CPUs for 1.
-      shard_above: Parameters with more entries than this are shared out over the data axis too
-        (fully sharded data parallelism), along their longest axis that divides; None for none.
+      members: Number of devices that share the members; None for as many as divide the number of
+        members.
+      data: Number of devices that share each batch; None for those that are left, or 1 on CPUs.
+      shard_above: Parameters with more entries than this are also sharded over the data axis (fully
+        sharded data parallelism), along their longest axis that divides; None for none.
     """
 
     members: int | None = None
@@ -41,22 +42,23 @@ class MeshConfig:
 def make_mesh(
     config: MeshConfig, devices: Sequence[jax.Device], num_members: int, batch_size: int
 ) -> Mesh:
-    """Lays out devices for `num_members` members that each see batches of `batch_size`.
+    """Lay out devices for `num_members` members that each see batches of `batch_size`.
 
-    Where the configuration leaves it open, members get as many devices as divide both, and batches
-    the rest; on CPUs the rest idles, since devices there share the same cores.
+    If the configuration leaves it open, members get as many devices as divide both, and batches get
+    the rest; on CPUs the rest stays idle, since devices there share the same cores.
 
     Args:
-      config: Sizes that are given.
-      devices: Of all processes.
+      config: The sizes that are given.
+      devices: The devices of all processes.
       num_members: Members of the sweep; 1 for a single run.
       batch_size: Examples in a batch, over all devices.
 
     Returns:
-      A mesh with the axes "members" and "data", both left to the compiler.
+      A mesh with the axes "members" and "data", both managed by the compiler.
 
     Raises:
-      ConfigError: If members or batch don't divide over the mesh, or it doesn't fit the devices.
+      ConfigError: If members or batch don't divide over the mesh, or the mesh doesn't fit the
+        devices.
 
     >>> dict(make_mesh(MeshConfig(), jax.devices()[:1], num_members=3, batch_size=8).shape)
     {'members': 1, 'data': 1}
@@ -85,16 +87,16 @@ def make_mesh(
 
 
 def sharding(mesh: Mesh, *axes: str | None) -> NamedSharding:
-    """Arrays whose leading axes are shared out over those of the mesh; none for copies on all."""
+    """Return the sharding of leading axes over those of the mesh; without axes, copies on all."""
     return NamedSharding(mesh, PartitionSpec(*axes))
 
 
 def state_shardings(mesh: Mesh, abstract_state: Any, shard_above: int | None) -> Any:
-    """How to hold a state whose leaves are (num_members, ...).
+    """Choose how to hold a state whose leaves are (num_members, ...).
 
     Args:
       mesh: From `make_mesh`.
-      abstract_state: Shapes.
+      abstract_state: The state's shapes.
       shard_above: As in `MeshConfig`.
 
     Returns:
@@ -113,11 +115,11 @@ def state_shardings(mesh: Mesh, abstract_state: Any, shard_above: int | None) ->
 
 
 def process_share(mesh: Mesh) -> tuple[int, int]:
-    """Which part of every batch this process holds.
+    """Return which part of every batch this process holds.
 
     Returns:
       (index, count): the batch is cut into `count` parts along the data axis, and this process
-      reads part `index`; processes that differ in members alone read the same.
+      reads part `index`; processes that differ only in members read the same part.
 
     Raises:
       ConfigError: If processes hold overlapping or unequal parts.
@@ -131,13 +133,13 @@ def process_share(mesh: Mesh) -> tuple[int, int]:
     if sum(map(len, parts)) != mesh.shape["data"] or len({*map(len, parts)}) > 1:
         raise ConfigError(
             f"mesh.data={mesh.shape['data']} is spread over the processes unevenly: {columns}; "
-            "let mesh.data be a multiple of a process's devices, or divide them"
+            "choose mesh.data to be a multiple of a process's devices, or to divide them"
         )
     return parts.index(columns[jax.process_index()]), len(parts)
 
 
 def place_batch(mesh: Mesh, batch: Any, axis: int) -> Any:
-    """This process's part of a batch on the devices: examples, along `axis`, over the data axis."""
+    """Place this process's part of a batch; examples, along `axis`, go over the data axis."""
     where = sharding(mesh, *[None] * axis, "data")
     return jax.tree.map(
         lambda array: jax.make_array_from_process_local_data(where, np.asarray(array)), batch

@@ -1,8 +1,8 @@
-"""Every optimizer that can be trained with, as one table: a new one is one row of it.
+"""A table of all optimizers that can train a network: a new optimizer is one new row.
 
 Hyperparameters are numbers of a member that may be traced, so that grids share one program. The
-learning rate stands for the same thing everywhere: what multiplies an update whose entries are
-about 1, Muon's included.
+learning rate means the same everywhere: it multiplies an update whose entries are about 1,
+including Muon's.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,33 +16,32 @@ from optax import contrib
 from kadam_jax import kadam, per_stage_decays
 
 Member = Mapping[str, Any]
-"""`learning_rate`, `b1`, `b2`, `weight_decay`, `eps`; what an optimizer does not have it ignores.
-k-Adam also takes `k`, and may have `strategy`, `coupled` and decays of each stage, `b1_1`, ...,
+"""`learning_rate`, `b1`, `b2`, `weight_decay`, `eps`; an optimizer ignores those it does not have.
+k-Adam also takes `k`, and may take `strategy`, `coupled` and decays of each stage, `b1_1`, ...,
 `b2_k`. Only `k`, `strategy` and `coupled` must be known when the program is traced."""
 ADAMW = "adamw"
-"""The optimizer that others are compared with."""
+"""The optimizer with which others are compared."""
 USUAL = {"b1": 0.9, "b2": 0.999, "weight_decay": 1e-2}
-"""What one starts from."""
+"""The usual starting values."""
 LOOKED_UP = {"embedding", "positions"}
-"""Parameters whose rows are looked up: Muon is for matrices that multiply, Adam for the others."""
+"""Parameters whose rows are looked up. Muon is for matrices that multiply, Adam for the others."""
 MATRIX = contrib.MuonDimensionNumbers(reduction_axis=0, output_axis=-1)
-"""Of parameters (inputs, ..., outputs); those of queries, keys and values of each head are apart.
-"""
+"""For parameters (inputs, ..., outputs); the queries, keys and values of each head stay apart."""
 ADAMS_SIZE = 0.2
-"""Root mean square of Muon's updates, about that of Adam's: both can share a learning rate."""
+"""Root mean square of Muon's updates, about that of Adam's, so they can share a learning rate."""
 
 
 class Optimizer(NamedTuple):
     """A row of the table."""
 
     make: Callable[[Member, optax.Schedule], optax.GradientTransformation]
-    """`make(member, schedule)`: the schedule is the learning rate at every step."""
+    """`make(member, schedule)`: the schedule gives the learning rate at every step."""
     usual: Mapping[str, float] = USUAL
-    """The usual values to start from, learning rate aside."""
+    """The usual starting values, apart from the learning rate."""
     eps: float = 1e-8
-    """Epsilon where a member has none."""
+    """Epsilon for members that have none."""
     decays_rate: bool = True
-    """Whether its learning rate should fall after the warm-up."""
+    """Whether the learning rate should fall after the warm-up."""
     evaluated: Callable[[Any, Any], Any] = lambda opt_state, params: params
     """`evaluated(opt_state, params)`: the parameters that are measured."""
 
@@ -88,12 +87,12 @@ def _muon(at: Member, schedule: optax.Schedule) -> optax.GradientTransformation:
 def _schedule_free_adamw(
     at: Member, schedule: optax.Schedule
 ) -> optax.GradientTransformationExtraArgs:
-    """As `optax.contrib.schedule_free_adamw`, whose learning rate cannot be a schedule of ours."""
+    """Return `optax.contrib.schedule_free_adamw`, but with a learning rate that is our schedule."""
     return contrib.schedule_free(_rms_scaled(at, schedule), schedule, at["b1"])
 
 
 def _averages(opt_state: Any, params: Any) -> Any:
-    """The parameters of schedule-free's state, wherever in a chain's it stands."""
+    """Return the parameters in schedule-free's state, wherever it is in a chain's state."""
 
     def is_its(state):
         return isinstance(state, contrib.ScheduleFreeState)
@@ -113,7 +112,7 @@ def _rms_scaled(at: Member, schedule: optax.Schedule) -> optax.GradientTransform
 def _decayed(
     scaling: optax.GradientTransformation, at: Member, schedule: optax.Schedule
 ) -> optax.GradientTransformation:
-    """`scaling` with decoupled weight decay and the learning rate, as `optax.adamw` has them."""
+    """Add decoupled weight decay and the learning rate to `scaling`, as `optax.adamw` does."""
     decay = optax.add_decayed_weights(at["weight_decay"])
     return optax.chain(scaling, decay, optax.scale_by_learning_rate(schedule))
 
@@ -141,22 +140,21 @@ OPTIMIZERS: dict[str, Optimizer] = {
     "schedule_free_adamw": Optimizer(_schedule_free_adamw, decays_rate=False, evaluated=_averages),
     "sgd": Optimizer(lambda at, schedule: _decayed(optax.trace(at["b1"]), at, schedule)),
 }
-"""By name; k-Adam's numbers of stages and strategies are members, since they differ in values."""
+"""The optimizers by name; k-Adam's k and strategy are values of a member, not rows."""
 
 
 def make_optimizer(
     name: str, member: Member, shape: optax.Schedule
 ) -> optax.GradientTransformation:
-    """One optimizer of the table.
+    """Make one optimizer of the table.
 
     Args:
-      name: Of `OPTIMIZERS`.
-      member: Its hyperparameters; `clip_norm`, if there is one, is the largest global norm of a
-        gradient.
-      shape: What the learning rate is multiplied by at every step.
+      name: A name in `OPTIMIZERS`.
+      member: The hyperparameters; `clip_norm`, if given, is the largest global norm of a gradient.
+      shape: The factor on the learning rate at every step.
 
     Returns:
-      Gradient clipping, if there is any, before the optimizer with its schedule.
+      The optimizer with its schedule, after gradient clipping if there is any.
 
     >>> member = {"learning_rate": 0.5, "b1": 0.0, "weight_decay": 0.0, "clip_norm": 2.0}
     >>> optimizer = make_optimizer("sgd", member, lambda count: 0.01 * count)
@@ -168,7 +166,7 @@ def make_optimizer(
     -0.01
     """
     at = {"eps": OPTIMIZERS[name].eps, **member}
-    dtype = jnp.result_type(at["learning_rate"])  # where JAX has float64, a schedule's is that
+    dtype = jnp.result_type(at["learning_rate"])  # with float64 enabled, a schedule returns float64
 
     def schedule(count):
         return at["learning_rate"] * jnp.asarray(shape(count), dtype)
@@ -182,7 +180,7 @@ def make_optimizer(
 def strategy_decays(
     k: int, strategy: str, b1: float = USUAL["b1"], b2: float = USUAL["b2"]
 ) -> dict[str, float]:
-    """`b1` and `b2` of every stage, from Adam's by one of the paper's strategies (§4.3).
+    """Return `b1` and `b2` of every stage, from Adam's by one of the paper's strategies (§4.3).
 
     >>> {name: round(decay, 5) for name, decay in strategy_decays(2, "inverse_exp").items()}
     {'b1': 0.68377, 'b2': 0.96838}

@@ -1,4 +1,4 @@
-"""How learning rates change over a run: a linear warm-up from 0, and what follows it."""
+"""Schedules of the learning rate: a linear warm-up from 0, and what follows it."""
 
 from collections.abc import Callable, Mapping
 
@@ -8,16 +8,16 @@ import optax
 def warmup_cosine(
     num_steps: int, warmup_steps: int, final_rate: float, peak: float = 1.0
 ) -> optax.Schedule:
-    """A linear warm-up from 0 to the peak, then a cosine.
+    """Return a linear warm-up from 0 to the peak, followed by a cosine.
 
     Args:
-      num_steps: Of the whole run.
-      warmup_steps: Of the warm-up, below num_steps.
+      num_steps: Steps of the whole run.
+      warmup_steps: Steps of the warm-up, below num_steps.
       final_rate: The cosine's end, as a share of the peak.
-      peak: The highest learning rate; 1 for what multiplies a learning rate.
+      peak: The highest learning rate; 1 for a factor on a learning rate.
 
     Returns:
-      The schedule, a function of the number of steps done before.
+      The schedule, a function of the number of steps already done.
 
     >>> shape = warmup_cosine(num_steps=10, warmup_steps=2, final_rate=0.5)
     >>> [round(float(shape(count)), 3) for count in (0, 1, 2, 6, 10)]
@@ -29,7 +29,7 @@ def warmup_cosine(
 def warmup_constant(
     num_steps: int, warmup_steps: int, final_rate: float, peak: float = 1.0
 ) -> optax.Schedule:
-    """The same warm-up, then the peak to the end."""
+    """Return the same warm-up, followed by the peak until the end."""
     del num_steps, final_rate
     warmup = optax.linear_schedule(0.0, peak, warmup_steps)
     return optax.join_schedules([warmup, optax.constant_schedule(peak)], [warmup_steps])
@@ -39,4 +39,4 @@ SCHEDULES: Mapping[str, Callable[..., optax.Schedule]] = {
     "constant": warmup_constant,
     "cosine": warmup_cosine,
 }
-"""By what follows the warm-up."""
+"""The schedules, named by what follows the warm-up."""

@@ -17,43 +17,43 @@ from models.ngram import NGramConfig
 
 
 class Task(NamedTuple):
-    """What is trained; every function is pure and traceable.
+    """A model with its loss and data; every function is pure and traceable.
 
-    The figures' batches are drawn inside the compiled program, by `sample`; where they are given
-    from outside, as the `train` command's are, a task has no data.
+    Figures draw batches inside the compiled program, by `sample`; if batches come from outside, as
+    for the `train` command, a task has no data.
     """
 
     init: Callable[[jax.Array], tuple[Any, Any]]
     """`init(key) -> (params, state)`."""
     loss: Callable[[Any, Any, Any, jax.Array], tuple[jax.Array, Any]]
-    """`loss(params, state, batch, key) -> (mean loss, state)`, the model in training mode."""
+    """`loss(params, state, batch, key) -> (mean loss, state)`, with the model in training mode."""
     metrics: Callable[[Any, Any, Any, jax.Array], dict[str, jax.Array]] | None = None
     """`metrics(params, state, batch, weights) -> sums` over a batch whose examples have `weights`,
-    shape (batch,): their own sum as "weight", and the weighted ones to be divided by it; the model
-    is in evaluation mode."""
+    shape (batch,): the sum of the weights as "weight", and weighted sums to be divided by it, with
+    the model in evaluation mode."""
     sample: Callable[[jax.Array], Any] | None = None
-    """`sample(key) -> batch` of the training split."""
+    """`sample(key) -> batch` from the training split."""
     sample_heldout: Callable[[jax.Array], Any] | None = None
-    """`sample_heldout(key) -> batch` of the held-out split."""
+    """`sample_heldout(key) -> batch` from the held-out split."""
 
     def evaluate(self, params: Any, state: Any, tokens: jax.Array) -> jax.Array:
-        """The mean loss of a batch, the model in evaluation mode."""
+        """Return the mean loss of a batch, with the model in evaluation mode."""
         weights = jnp.full(len(tokens), 1 / len(tokens))
         return self.metrics(params, state, tokens, weights)["loss"]
 
 
 def text_task(model: GPTConfig) -> Task:
-    """Next-token prediction with nanoGPT on batches (batch, context + 1) of int32 tokens.
+    """Return next-token prediction with nanoGPT on batches (batch, context + 1) of int32 tokens.
 
     Args:
       model: The network.
 
     Returns:
-      The task, without data; its loss is the mean cross-entropy in nats per token, its metrics'
-      "loss" that of a sequence.
+      The task, without data; its loss is the mean cross-entropy in nats per token, and the "loss"
+      of its metrics is that of a sequence.
 
     Raises:
-      ConfigError: If its attention needs a GPU, and there is none.
+      ConfigError: If the model's attention needs a GPU and there is none.
 
     >>> config = GPTConfig(vocab_size=8, context=4, num_layers=1, num_heads=1, width=8)
     >>> task = text_task(config)
@@ -83,14 +83,14 @@ def text_task(model: GPTConfig) -> Task:
 
 
 def image_task(model: CNNConfig) -> Task:
-    """Classification with the CNN on batches {"image": (batch, 32, 32, 3), "label": (batch,)}.
+    """Return classification with the CNN on batches of "image" and "label".
 
     Args:
       model: The network.
 
     Returns:
-      The task, without data; its loss is the mean cross-entropy in nats, its metrics are "loss" and
-      "accuracy".
+      The task, without data, for batches {"image": (batch, 32, 32, 3), "label": (batch,)}; its loss
+      is the mean cross-entropy in nats, and its metrics are "loss" and "accuracy".
     """
     init, apply = functional(lambda rngs: CNN(model, rngs=rngs))
 
@@ -110,18 +110,18 @@ def image_task(model: CNNConfig) -> Task:
 
 
 def _cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Of each example, in nats."""
+    """Return the cross-entropy of each example, in nats."""
     return optax.softmax_cross_entropy_with_integer_labels(logits.astype(jnp.float32), labels)
 
 
 def check_corpus(
     corpus: Corpus | None, model: GPTConfig | NGramConfig, *, heldout_parts: int = 1
 ) -> Corpus:
-    """The corpus, if a model can be trained on it.
+    """Return the corpus if a model can be trained on it.
 
     Args:
-      corpus: From a configuration; None where it names none.
-      model: Its context is the tokens of a crop, the last target aside.
+      corpus: The corpus of a configuration; None if it names none.
+      model: The model, whose context is the tokens of a crop without the last target.
       heldout_parts: How many splits the held-out text is divided into.
 
     Returns:
@@ -149,29 +149,29 @@ def check_corpus(
 def heldout_halves(
     corpus: Corpus | None, model: GPTConfig | NGramConfig
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The held-out text's first half, for validation, and its second, for the test.
+    """Return the held-out text's first half, for validation, and its second half, for the test.
 
     Raises:
-      ConfigError: As `check_corpus`, of each half.
+      ConfigError: As for `check_corpus`, for each half.
     """
     tokens = check_corpus(corpus, model, heldout_parts=2).tokens_heldout
     return tokens[: len(tokens) // 2], tokens[len(tokens) // 2 :]
 
 
 def language_task(model: GPTConfig, corpus: Corpus | None, batch: int) -> Task:
-    """Next-token prediction with nanoGPT, the mean cross-entropy in nats per token.
+    """Return next-token prediction with nanoGPT, with the mean cross-entropy in nats per token.
 
     Args:
-      model: The network; its context is the crops' length.
-      corpus: Its training split is trained on; the rows of tokens it never uses get a gradient from
-        the logits alone, which vanishes as their probability does (section 3.2).
+      model: The network, whose context is the crops' length.
+      corpus: The corpus whose training split is trained on; rows of tokens that it never uses get a
+        gradient only from the logits, which vanishes as their probability does (Section 3.2).
       batch: Sequences in a batch.
 
     Returns:
       The task.
 
     Raises:
-      ConfigError: As `check_corpus`.
+      ConfigError: As for `check_corpus`.
 
     >>> from experiments.data import load_corpus
     >>> tiny = GPTConfig(vocab_size=256, context=8, num_layers=1, num_heads=1, width=8)

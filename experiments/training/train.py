@@ -1,8 +1,8 @@
-"""One run as pure functions: whole for a figure's sweep, in blocks of steps for the host's loop.
+"""One run as pure functions: in one piece for a figure's sweep, in blocks for the host's loop.
 
-Both derive everything random of step n from the member's seed and n, so a member is the same,
-to rounding, wherever it stands in a sweep, however its steps are cut into calls and devices laid
-out: XLA may order sums in another way in each of these programs.
+Both derive everything random in step n from the member's seed and n, so a member is the same, up to
+rounding, wherever it is in a sweep and however its steps are divided into calls and devices are
+laid out. There is rounding because XLA may order sums differently in each of these programs.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ class TrainResult(NamedTuple):
     """One member's run."""
 
     loss: jax.Array
-    """(num_steps,): of each step's batch, before the step."""
+    """(num_steps,): the loss of each step's batch, before the step."""
     read: Any
     """`read(opt_state)` after each step; leaves have a leading axis of num_steps."""
     params: Any
@@ -31,7 +31,7 @@ class TrainResult(NamedTuple):
     state: Any
     """The model's own state at the end."""
     opt_state: Any
-    """The optimizer's at the end."""
+    """The optimizer's state at the end."""
 
 
 def train_member(
@@ -43,23 +43,23 @@ def train_member(
     stop: jax.Array | int | None = None,
     read: Callable[[Any], Any] = lambda opt_state: (),
 ) -> TrainResult:
-    """Trains one member inside the caller's compiled program, with no trip to the host.
+    """Train one member inside the caller's compiled program, without a trip to the host.
 
-    Initial weights come from `seed`; the batch and the dropout of step n from `seed` and n, so that
-    a member is the same, to rounding, wherever it stands in a sweep and however long it runs.
+    Initial weights come from `seed`, and the batch and the dropout of step n from `seed` and n, so
+    that a member is the same, up to rounding, wherever it is in a sweep and however long it runs.
 
     Args:
-      task: What is trained.
+      task: The task that is trained.
       optimizer: May be built from tracers.
       seed: May be traced.
-      num_steps: Static.
-      stop: Steps from this one on are skipped and recorded as NaN; may be traced, so that members
-        of one program can differ in length: those that run in turn then save the time, those side
-        by side do not. None for no skipping.
-      read: Picks from the optimizer's state what is recorded after every step.
+      num_steps: Number of steps; static.
+      stop: Steps from this one on are skipped and recorded as NaN. It may be traced, so that
+        members of one program can differ in length; this saves time for members that run in turn,
+        but not for those side by side. None for no skipping.
+      read: Picks what is recorded from the optimizer's state after every step.
 
     Returns:
-      A `TrainResult`; XLA drops the computation of whatever the caller drops.
+      A `TrainResult`; XLA removes the computation of whatever the caller does not use.
 
     >>> from experiments.training.tasks import Task
     >>> slope = Task(
@@ -91,29 +91,29 @@ def train_member(
 
 
 class TrainState(NamedTuple):
-    """All that steps change; outside of a member's program members lead every leaf."""
+    """All that steps change; outside a member's program, leaves have a leading member axis."""
 
     params: Any
     """Parameters."""
     model_state: Any
-    """The model's own state, BatchNorm's averages."""
+    """The model's own state, such as BatchNorm's averages."""
     opt_state: Any
-    """The optimizer's."""
+    """The optimizer's state."""
 
 
 class Programs(NamedTuple):
-    """The compiled programs of a run; members lead every array of a state and of a result."""
+    """The compiled programs of a run; states and results have a leading member axis."""
 
     template: TrainState
     """Shapes, dtypes and shardings of the state."""
     start: Callable[[], TrainState]
-    """`start() -> state` before the first step."""
+    """`start() -> state`, before the first step."""
     steps: Callable[[TrainState, Any, ArrayLike], tuple[TrainState, dict[str, jax.Array]]]
     """`steps(state, batches, done) -> (state, records)`: one step for each of the batches, whose
-    leaves are (num_steps, batch, ...), after `done` steps; the given state is used up. Records are
+    leaves are (num_steps, batch, ...), after `done` steps; the given state is consumed. Records are
     (num_members, num_steps): the loss before the step and the global norm of its gradient."""
     metrics: Callable[[TrainState, Any, jax.Array], dict[str, jax.Array]]
-    """`metrics(state, batch, weights) -> sums`, (num_members,), as `Task.metrics`."""
+    """`metrics(state, batch, weights) -> sums`, (num_members,), as in `Task.metrics`."""
 
 
 def member_programs(
@@ -126,24 +126,24 @@ def member_programs(
     members_at_once: int | None = None,
     shard_above: int | None = None,
 ) -> Programs:
-    """Programs that train all members on the same batches.
+    """Return programs that train all members on the same batches.
 
     Args:
-      task: What is learnt.
+      task: The task that is learned.
       make_optimizer: Called with a member's values, which are traced.
-      members: Columns of equal length, "seed" among them.
-      mesh: From `training.meshes.make_mesh`. Each batch is shared out over "data" and computed
-        as if it were whole, BatchNorm and dropout included.
-      evaluated: `evaluated(opt_state, params)`: the parameters that are measured.
-      members_at_once: Members that a device computes side by side, the others in turn; None for one
-        on CPUs and all elsewhere.
+      members: Columns of equal length, including "seed".
+      mesh: From `training.meshes.make_mesh`. Each batch is sharded over "data" and computed as if
+        it were whole, including BatchNorm and dropout.
+      evaluated: `evaluated(opt_state, params)` returns the parameters that are measured.
+      members_at_once: Members that a device computes side by side, with the others in turn; None
+        for one on CPUs and all elsewhere.
       shard_above: As in `training.meshes.MeshConfig`.
 
     Returns:
-      The programs; each compiles when it is first called, `steps` for each number of steps.
+      The programs; each compiles when it is first called, `steps` once for each number of steps.
     """
     if members_at_once is None and mesh.devices.flat[0].platform == "cpu":
-        members_at_once = 1  # batched small matrices gain nothing there
+        members_at_once = 1  # batching small matrices gains nothing there
     columns = {name: _column(column) for name, column in members.items()}
 
     def start_one(member):
@@ -195,14 +195,14 @@ def member_programs(
 
 
 def _column(values: ArrayLike) -> jax.Array:
-    """A hyperparameter of all members, in float32 as parameters are, also where JAX has 64 bits."""
+    """Return a hyperparameter of all members, in float32 as parameters are, even with x64."""
     return jnp.asarray(values, jnp.float32 if np.asarray(values).dtype.kind == "f" else None)
 
 
 def _update(loss_fn, optimizer, carry, batch, key):
-    """A step on the carry (params, state, opt_state): the next one, the loss, the gradient.
+    """Take a step from the carry (params, state, opt_state): return the next, loss and gradient.
 
-    The next one has the dtypes of the first, whatever those of the hyperparameters are.
+    The next carry has the dtypes of the given one, whatever those of the hyperparameters are.
     """
     params, state, opt_state = carry
     (loss, state), grads = jax.value_and_grad(loss_fn, has_aux=True)(params, state, batch, key)
@@ -212,13 +212,13 @@ def _update(loss_fn, optimizer, carry, batch, key):
 
 
 def _as_before(after: ArrayLike, before: ArrayLike) -> ArrayLike:
-    """The value in the dtype that it had before; random keys have no other."""
+    """Cast the value to the dtype it had before; random keys have no other."""
     dtype = jnp.result_type(before)
     return after if jnp.result_type(after) == dtype else jnp.asarray(after, dtype)
 
 
 def _over_members(fn: Callable[..., Any], mesh: Mesh, at_once: int | None) -> Callable[..., Any]:
-    """`fn(member, *shared)` for all members, (num_members, ...), each device its own ones."""
+    """Apply `fn(member, *shared)` to all members, (num_members, ...), each device to its own."""
 
     def on_one_device(members, *shared):
         num_members = len(jax.tree.leaves(members)[0])
@@ -235,7 +235,7 @@ def _over_members(fn: Callable[..., Any], mesh: Mesh, at_once: int | None) -> Ca
     by_member = PartitionSpec("members")
 
     def sharded(members, *shared):
-        # The data axis stays with the compiler, which sees whole batches inside.
+        # The compiler manages the data axis and sees whole batches inside.
         run = jax.shard_map(
             on_one_device,
             mesh=mesh,

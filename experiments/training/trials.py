@@ -1,4 +1,4 @@
-"""One run and what it is worth on a validation and a test split, as a function of an optimizer."""
+"""A run and its measures on a validation and a test split, as a function of an optimizer."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -23,7 +23,7 @@ EVAL_BATCH = 100
 
 
 class Trial(Protocol):
-    """Trains one member."""
+    """A function that trains one member."""
 
     def __call__(
         self,
@@ -31,30 +31,31 @@ class Trial(Protocol):
         seed: jax.Array,
         evaluated: Callable[[Any, Any], Any] = ...,
     ) -> Mapping[str, jax.Array]:
-        """What the member is worth; lower is better.
+        """Train the member and measure it; lower is better.
 
         Args:
           optimizer: May be built from tracers.
           seed: May be traced.
-          evaluated: `evaluated(opt_state, params)` gives the parameters that are measured; by
+          evaluated: `evaluated(opt_state, params)` returns the parameters that are measured; by
             default those of the last step.
 
         Returns:
-          `validation`, which is compared, `validation_loss`, which decides where that is equal, and
-          `test`, (num_examples,), of each test example.
+          `validation`, which is compared, `validation_loss`, which breaks ties, and `test`,
+          (num_examples,), for each test example.
         """
 
 
 def text_trial(config: Any, corpus: Corpus | None) -> Trial:
-    """Trains nanoGPT; the first half of the held-out text is the validation split.
+    """Return a function that trains nanoGPT and validates it on half of the held-out text.
 
     Args:
-      config: With `model`, the network; `batch`, sequences in a batch, of training and of
+      config: Has `model`, the network; `batch`, sequences in a batch, for training and for
         evaluation; `num_steps`; and `eval_batches`, batches of each split, drawn once.
-      corpus: What is trained on.
+      corpus: The corpus that is trained on.
 
     Returns:
-      The function, in nats per token; an example of its `test` is a batch.
+      The function. It measures nats per token on the first half of the held-out text (validation)
+      and the second half (test); an example of its `test` is a batch.
     """
     model, batch = config.model, config.batch
     task = language_task(model, corpus, batch)
@@ -87,17 +88,17 @@ def image_trial(
     num_steps: int,
     measure: Literal["error", "loss"] = "error",
 ) -> Trial:
-    """Trains the CNN.
+    """Return a function that trains the CNN.
 
     Args:
       model: The network.
-      images: Training, validation and test split.
+      images: The training, validation and test splits.
       batch: Images in a batch, drawn with replacement.
       num_steps: Optimizer steps.
-      measure: What `validation` and `test` are: "error" in percent, "loss" in nats.
+      measure: What `validation` and `test` measure: "error" in percent or "loss" in nats.
 
     Returns:
-      The function; an example of its `test` is an image, whose error is 0, or 100 where it is
+      The function; an example of its `test` is an image, whose error is 0, or 100 if it is
       misclassified.
 
     Raises:
@@ -136,25 +137,25 @@ def image_trial(
 
 
 def _in_program(split: Images) -> Images:
-    """The split at places that are traced: the program holds the pixels as bytes."""
+    """Return the split for traced indices: the program holds the pixels as bytes."""
     return replace(split, pixels=jnp.asarray(split.pixels), labels=jnp.asarray(split.labels))
 
 
 def optimizer_trial(
     name: str, trial: Trial, num_steps: int, warmup_steps: int, final_rate: float, **fixed: Any
 ) -> Callable[[Member], dict[str, jax.Array]]:
-    """What trains one member of an optimizer with a warm-up and measures it.
+    """Return a function that trains one member of an optimizer with a warm-up and measures it.
 
     Args:
-      name: Of `OPTIMIZERS`; where its learning rate should not fall it stays at its highest.
+      name: A name in `OPTIMIZERS`; if its learning rate should not fall, it stays at its highest.
       trial: Trains with an optimizer.
-      num_steps: Of `trial`.
+      num_steps: Steps of `trial`.
       warmup_steps: As in `warmup_cosine`.
       final_rate: As in `warmup_cosine`.
-      fixed: Hyperparameters that all members share, and those that are static.
+      fixed: Hyperparameters that all members share, and static ones.
 
     Returns:
-      A function of a member, its `seed` included, that gives `validation` and `test`, means.
+      A function from a member, including its `seed`, to the means `validation` and `test`.
     """
     row = OPTIMIZERS[name]
     after = SCHEDULES["cosine" if row.decays_rate else "constant"]

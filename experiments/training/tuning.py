@@ -1,4 +1,4 @@
-"""Settings chosen by their held-out losses; what is not finite is never better."""
+"""Choice of settings by their held-out losses; a loss that is not finite is never better."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ from kadam_jax import grid, points
 
 @dataclass(frozen=True)
 class TunedConfig(ScheduledConfig):
-    """The same where the validation losses of some seeds choose what fresh ones test.
+    """`ScheduledConfig` where the validation losses of some seeds choose what fresh seeds test.
 
     Attributes:
-      num_seeds: Fresh seeds, that test losses are of; they follow those of the tuning.
-      num_tuning_seeds: Seeds 0, 1, ..., whose mean validation loss chooses.
+      num_seeds: Number of fresh seeds, for test losses; they follow the tuning seeds.
+      num_tuning_seeds: Number of seeds 0, 1, ..., whose mean validation loss chooses.
     """
 
     num_tuning_seeds: int = 3
@@ -30,17 +30,17 @@ class TunedConfig(ScheduledConfig):
 
     @property
     def tuning_seeds(self) -> range:
-        """Those whose validation losses choose."""
+        """The seeds whose validation losses choose."""
         return range(self.num_tuning_seeds)
 
     @property
     def seeds(self) -> range:
-        """Fresh ones, for the test split."""
+        """Fresh seeds, for the test split."""
         return range(self.num_tuning_seeds, self.num_tuning_seeds + self.num_seeds)
 
 
 def lowest(losses: ArrayLike, axis: int = -1) -> np.ndarray:
-    """Places of the lowest losses along an axis, the first of equals; what diverged comes last.
+    """Return indices of the lowest losses along an axis, first of equals; diverged ones come last.
 
     >>> lowest([[3.0, np.nan, 1.0], [np.inf, np.nan, np.inf]]).tolist()
     [2, 0]
@@ -49,7 +49,7 @@ def lowest(losses: ArrayLike, axis: int = -1) -> np.ndarray:
 
 
 def lowest_few(losses: ArrayLike, num: int) -> np.ndarray:
-    """Places of the `num` lowest losses, the lowest first.
+    """Return indices of the `num` lowest losses, the lowest first.
 
     >>> lowest_few([3.0, np.nan, 1.0, 2.0], 2).tolist()
     [2, 3]
@@ -58,33 +58,33 @@ def lowest_few(losses: ArrayLike, num: int) -> np.ndarray:
 
 
 Candidates = Mapping[str, np.ndarray]
-"""A column for each value of a member, all of one shape; where one of each row is chosen these are
+"""A column for each value of a member, all of one shape; if one of each row is chosen, this is
 (num_rows, num_candidates)."""
 Train = Callable[[str, Candidates, Sequence[int]], dict[str, np.ndarray]]
-"""`train(stage, candidates, seeds)`: what every candidate gives with every seed, (*shape of the
-candidates, num_seeds, ...): `validation`, `test`, and others."""
+"""`train(stage, candidates, seeds)` returns the results of every candidate with every seed:
+`validation`, `test`, and others, (*shape of the candidates, num_seeds, ...)."""
 
 
 def trainer(
     run: Run, name: str, fn: Callable[[Mapping[str, Any]], Mapping[str, Any]], chunk_size: int
 ) -> Train:
-    """What trains candidates with seeds, as sweeps of one program.
+    """Return a function that trains candidates with seeds, as sweeps of one program.
 
     Args:
-      run: Of the figure.
-      name: Tells its sweeps from others.
-      fn: What one member gives, its `seed` included.
+      run: The figure's run.
+      name: Distinguishes its sweeps from others.
+      fn: Maps a member, including its `seed`, to its results.
       chunk_size: As in `Run.sweep`.
 
     Returns:
-      The function; it raises ValueError for a stage that it has trained already, whose chunks on
-      disk it would take for the new ones.
+      The function; it raises ValueError for a stage that it has already trained, whose chunks on
+      disk it would mistake for the new ones.
     """
     stages = set()
 
     def train(stage, candidates, seeds):
         if stage in stages:
-            raise ValueError(f"stage={stage!r} of {name} was trained already; give it another name")
+            raise ValueError(f"stage={stage!r} of {name} was already trained; give it another name")
         stages.add(stage)
         shape = next(iter(candidates.values())).shape
         columns = {key: np.ravel(column) for key, column in candidates.items()}
@@ -101,16 +101,16 @@ def trainer(
 
 
 class Tuned(NamedTuple):
-    """Of each row of candidates the chosen one, and what it was chosen by."""
+    """The chosen candidate of each row, and the losses that chose it."""
 
     first: Mapping[str, np.ndarray]
-    """What all candidates gave, (num_rows, num_candidates, num_first_seeds, ...)."""
+    """The results of all candidates, (num_rows, num_candidates, num_first_seeds, ...)."""
     places: np.ndarray
-    """Of the finalists among the candidates, the best first, (num_rows, num_finalists)."""
+    """Indices of the finalists among the candidates, the best first, (num_rows, num_finalists)."""
     losses: np.ndarray
     """Validation losses of the finalists with all seeds, (num_rows, num_finalists, num_seeds)."""
     chosen: np.ndarray
-    """The place of the finalist with the lowest mean, (num_rows,)."""
+    """Index of the candidate whose mean loss as a finalist is the lowest, (num_rows,)."""
     picked: Candidates
     """The chosen candidates, columns (num_rows,)."""
 
@@ -122,19 +122,19 @@ def tune(
     few: int | None = None,
     first: Mapping[str, np.ndarray] | None = None,
 ) -> Tuned:
-    """Chooses one candidate of each row by its mean validation loss; seeds of tests are others.
+    """Choose one candidate of each row by its mean validation loss; tests use other seeds.
 
-    What has the same validation (errors of few examples) is told apart by its `validation_loss`,
-    if there is one; what is not finite is never better than what is.
+    Candidates with equal validation (such as errors on few examples) are ranked by their
+    `validation_loss`, if there is one; a value that is not finite is never better than one that is.
 
     Args:
       train: Trains candidates.
-      candidates: What is tried, (num_rows, num_candidates).
-      seeds: That choose.
-      few: How many of a row are tried with all of them, the best with the first; None for all.
-      first: What the candidates gave with the first seed, if that is known.
+      candidates: The candidates, (num_rows, num_candidates).
+      seeds: The seeds that choose.
+      few: How many of a row, the best with the first seed, are tried with all seeds; None for all.
+      first: The candidates' results with the first seed, if already known.
 
-    >>> candidates = {"rate": np.arange(4.0)[None]}  # the first seed says: the lower the better
+    >>> candidates = {"rate": np.arange(4.0)[None]}  # with the first seed, the lower the better
     >>> def train(stage, candidates, seeds):
     ...     by_seed = [candidates["rate"] if seed == 0 else 30 - 10 * candidates["rate"]
     ...                for seed in seeds]
@@ -157,15 +157,15 @@ def tune(
 
 
 MEASURES = ("validation_loss", "validation")
-"""What candidates are ranked by, the last one before the others."""
+"""The measures that rank candidates; the last one takes precedence."""
 
 
 def _ranked(found: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Places from the lowest mean over seeds to the highest, the first of equals first."""
+    """Return indices from the lowest mean over seeds to the highest, the first of equals first."""
     means = [found[key].mean(-1) for key in MEASURES if key in found]
     return np.lexsort([np.where(np.isfinite(x), x, np.inf) for x in means])
 
 
 def _at(values: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Values (num_rows, num_candidates, ...) at places (num_rows, num)."""
+    """Return values (num_rows, num_candidates, ...) at indices (num_rows, num)."""
     return np.take_along_axis(values, places.reshape(*places.shape, *[1] * (values.ndim - 2)), 1)

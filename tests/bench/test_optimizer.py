@@ -43,7 +43,7 @@ def test_only_ks_are_timed_and_ratios_are_to_adamw(table):
 
 
 def test_traffic_and_peak_memory(table):
-    floats, peak = column(table, "floats a parameter"), column(table, "peak, MiB")
+    floats, peak = column(table, "floats per parameter"), column(table, "peak, MiB")
     for key, floor in column(table, "floor 4k+3").items():
         assert floor == 4 * key[1] + 3 <= floats[key]
     # A step takes parameters, gradients and 2k copies, and writes its results over them.

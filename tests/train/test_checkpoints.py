@@ -376,7 +376,7 @@ def test_none_whole_is_one_error(tmp_path, capsys):
     emptied(tmp_path / "10/arrays/_METADATA")
     with opened(tmp_path) as checkpoints:
         with pytest.raises(
-            DamagedFile, match="no whole checkpoint, steps tried: 20, 10; start anew"
+            DamagedFile, match="no intact checkpoint, steps tried: 20, 10; start over"
         ):
             checkpoints.restore(abstract(state_at(10)))
         assert checkpoints.best_step() is None

@@ -146,7 +146,7 @@ def test_kill_9_and_sigterm_then_resume_equal_an_uninterrupted_run(tmp_path):
     terminated.send_signal(signal.SIGTERM)
     messages = terminated.communicate(timeout=60)[1]
     assert terminated.returncode == 128 + signal.SIGTERM, messages
-    assert "going on from step" in messages
+    assert "resuming from step" in messages
     assert "stopped by SIGTERM and saved at step" in messages
 
     for folder, options in ((stopped, ["--resume"]), (whole, [])):

@@ -450,7 +450,7 @@ def test_a_run_whose_members_have_all_diverged_fails(tmp_path, eval_every):
     rhythm = dict(eval_every=eval_every, save_every=eval_every)  # the held-out loss diverges first
     changes = dict(optimizer="sgd", warmup_steps=0, learning_rate=1e18)
     config = dataclasses.replace(CONFIG, **rhythm, **changes)
-    with pytest.raises(Failed, match=r"no loss is finite since step \d+; try a smaller"):
+    with pytest.raises(Failed, match=r"no loss has been finite since step \d+; try a smaller"):
         start(tmp_path / "run", config=config)
     assert lines(tmp_path / "run/metrics.jsonl")[-1]["event"] == "diverged"
 
@@ -461,7 +461,7 @@ def test_a_folder_in_use_is_refused_and_force_removes_our_files_alone(tmp_path):
     start(folder, config=short)
     (folder / "notes").write_text("mine")
     before = (folder / "metrics.jsonl").read_bytes()
-    with pytest.raises(ConfigError, match="is not empty: --resume goes on"):
+    with pytest.raises(ConfigError, match="is not empty: --resume continues"):
         start(folder, config=short)
     assert (folder / "metrics.jsonl").read_bytes() == before
     start(folder, config=dataclasses.replace(short, seed=1), force=True)

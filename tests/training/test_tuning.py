@@ -83,5 +83,5 @@ def test_a_stage_is_trained_once(tmp_path):
     run = Run(None, None, ChunkStore(tmp_path))
     train = trainer(run, "rates", lambda member: {"validation": member["a"]}, chunk_size=2)
     train("tuning", {"a": np.arange(2.0)}, [0])
-    with pytest.raises(ValueError, match="stage='tuning' of rates was trained already"):
+    with pytest.raises(ValueError, match="stage='tuning' of rates was already trained"):
         train("tuning", {"a": np.arange(2.0) + 1}, [0])

@@ -29,20 +29,20 @@ hypothesis.settings.load_profile("tests")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background
     signal.signal(signal.SIGINT, signal.default_int_handler)
-jax.devices()  # starts JAX: else the first test that runs the command line decides for the others
+jax.devices()  # starts JAX; otherwise the first command-line test would decide for the others
 
 GOLDEN = Path(__file__).parent / "golden"
 
 
 MAX_RESIDENT = 1.5 * 2**30
-"""Bytes of a worker above which it forgets compiled programs; a test may need as much again."""
+"""Bytes above which a worker drops compiled programs; a test may need as much again."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _programs_are_forgotten():
-    """Thousands of compiled programs would else fill the memory: 6 GB for each worker."""
+    """Drop compiled programs, thousands of which would fill 6 GB for each worker."""
     yield
-    pages = Path("/proc/self/statm")  # of Linux; elsewhere programs are kept
+    pages = Path("/proc/self/statm")  # on Linux; elsewhere programs are kept
     if pages.exists() and int(pages.read_text().split()[1]) * mmap.PAGESIZE > MAX_RESIDENT:
         jax.clear_caches()
         gc.collect()

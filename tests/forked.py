@@ -2,7 +2,7 @@
 
 A child has its own environment, streams, limits and working directory, and can be killed. Its
 parent must not have started JAX: `python -m tests.forked` reads a list of `[argv, case]` in JSON
-from its input and writes `[exit code, stdout, stderr]` of each, one a line.
+from its input and writes `[exit code, stdout, stderr]` of each, one per line.
 """
 
 import gc
@@ -20,11 +20,11 @@ SECONDS = 600.0
 
 
 def call(argv, **case):
-    """(exit code, standard output, standard error) of one call.
+    """Return (exit code, standard output, standard error) of one call.
 
     Args:
       argv: The command's arguments.
-      **case: What is unusual, as in `_set_up`, and `seconds` until it is killed: exit code -9.
+      **case: What is unusual, as in `_set_up`, and `seconds` until it is killed (exit code -9).
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         child = os.fork()
@@ -66,19 +66,19 @@ def _set_up(
     limits=(),
     seconds=None,
 ):
-    """Makes this process the unusual one.
+    """Make this process the unusual one.
 
     Args:
       out: The file that standard output goes to.
-      err: The same of errors.
+      err: The file that standard error goes to.
       env: Variables, None for none.
-      cwd: The working directory; "deleted" is one that is gone.
-      encoding: Of the streams.
-      closed: Which of the descriptors 1 and 2 are closed.
-      unread: Which of them are pipes that nobody reads.
-      files: What they are instead, by descriptor.
-      limits: By their names in `resource`.
-      seconds: Of the parent alone.
+      cwd: The working directory; "deleted" is one that no longer exists.
+      encoding: Encoding of the streams.
+      closed: The descriptors, 1 or 2, that are closed.
+      unread: The descriptors that are pipes that nobody reads.
+      files: Other files for them, by descriptor.
+      limits: Limits by their names in `resource`.
+      seconds: Used only by the parent.
     """
     import jax
 
@@ -86,7 +86,7 @@ def _set_up(
         os.environ.pop(name, None)
         if value is not None:
             os.environ[name] = value
-        if name == "JAX_PLATFORMS":  # read when it is imported
+        if name == "JAX_PLATFORMS":  # read at import
             jax.config.update("jax_platforms", value)
     if cwd == "deleted":
         cwd = tempfile.mkdtemp()
@@ -111,14 +111,14 @@ def _set_up(
 
 
 def import_everything():
-    """Imports what the commands would, so that children need not."""
+    """Import what the commands would, so that children need not."""
     from experiments import bench, figures
     from experiments.reproduce import commit, report  # noqa: F401
     from experiments.train import command  # noqa: F401
 
     bench.discover()
     figures.discover()
-    gc.freeze()  # or a child's first collection copies all of the parent's memory
+    gc.freeze()  # otherwise a child's first collection copies all of the parent's memory
 
 
 if __name__ == "__main__":

@@ -9,10 +9,10 @@ SECONDS = 180.0
 
 
 def start(*programs):
-    """Starts processes that are one run, each with one device, and waits for them.
+    """Start processes that form one run, each with one device, and wait for them.
 
     Args:
-      *programs: What Python is given in each process, in front of `--coordinator HOST:PORT
+      *programs: Python's arguments in each process, before `--coordinator HOST:PORT
         --num-processes N --process-id I`.
 
     Returns:

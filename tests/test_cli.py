@@ -1,4 +1,4 @@
-"""python -m experiments: commands, exit codes, reuse, Ctrl-C and continuing."""
+"""Tests of `python -m experiments`: commands, exit codes, reuse, Ctrl-C and continuing."""
 
 import json
 import os
@@ -89,7 +89,7 @@ def _one_device(command):
 
 @pytest.fixture
 def fake(tmp_path, monkeypatch):
-    """The fake figure, the only one there is; its path as a program."""
+    """Make the fake figure the only one; return its path as a program."""
     monkeypatch.setattr(figures, "discover", figures.discover)  # restored afterwards
     path = tmp_path / "fake.py"
     path.write_text(FAKE)
@@ -140,7 +140,7 @@ def test_run_writes_everything_and_a_second_run_reuses_it(run, tmp_path):
     assert read_dataset(folder / "data.nc").sizes["point"] == 11
 
 
-def test_plot_redraws_and_says_what_is_missing_or_damaged(run, tmp_path):
+def test_plot_redraws_and_reports_missing_or_damaged_data(run, tmp_path):
     folder = tmp_path / "results/smoke/stability_plane"
     code, _, messages = run("plot", "stability_plane", "--preset", "smoke")
     assert (code, str(folder / "data.nc") in messages) == (1, True)
@@ -173,7 +173,7 @@ def test_reproduce_ends_with_the_path_of_the_report(run, fake, tmp_path):
     assert "reused, finished before this run" in report.read_text()
 
 
-def test_reproduce_only_runs_those_and_reports_the_others_as_they_are(run, tmp_path):
+def test_reproduce_only_runs_the_named_figures(run, tmp_path):
     code, printed, _ = run("reproduce", "--preset", "smoke", "--only", "stability_plane")
     assert code == 0
     written = sorted(path.name for path in (tmp_path / "results/smoke").iterdir())
@@ -213,7 +213,7 @@ def test_reproduce_only_runs_those_and_reports_the_others_as_they_are(run, tmp_p
             "model.context=10000000 needs",
         ),
         *(
-            (  # half of the held-out text is one split
+            (  # a split is half of the held-out text
                 ["run", name, "--preset", "smoke", "--set", "model.context=40000"],
                 "model.context=40000 needs 40001 tokens, but a split of the corpus has 23313",
             )
@@ -223,7 +223,7 @@ def test_reproduce_only_runs_those_and_reports_the_others_as_they_are(run, tmp_p
         ([], "COMMAND"),
     ],
 )
-def test_bad_usage_is_2_with_a_remedy_and_leaves_nothing(
+def test_bad_usage_exits_2_with_a_remedy_and_leaves_nothing(
     arguments, message, capsys, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
@@ -233,15 +233,15 @@ def test_bad_usage_is_2_with_a_remedy_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("name", sorted(figures.discover()))
-def test_every_number_of_a_figure_is_refused_where_it_is_none(name, capsys):
+def test_every_numeric_field_of_a_figure_rejects_nan(name, capsys):
     smoke = figures.discover()[name].presets["smoke"]
     for field, value in flatten(smoke).items():
         numbers = value if isinstance(value, list) else [value]
         if not any(isinstance(number, float) for number in numbers):
             continue
-        for spoilt in {("nan", *map(str, numbers[1:])), (*map(str, numbers[:-1]), "nan")}:
+        for spoiled in {("nan", *map(str, numbers[1:])), (*map(str, numbers[:-1]), "nan")}:
             with pytest.raises((ConfigError, SystemExit)):
-                override(smoke, [f"{field}={','.join(spoilt)}"])
+                override(smoke, [f"{field}={','.join(spoiled)}"])
     capsys.readouterr()
 
 
@@ -252,18 +252,18 @@ def test_numbers_rise_or_do_not_whatever_the_hash_of_nan():
 
 
 def _unboxed(message: str) -> str:
-    """A message without the frame and the line ends that a terminal's width puts into it."""
+    """Return a message without the frame and line breaks that a terminal's width adds."""
     return " ".join(message.replace("│", " ").split())
 
 
-def test_a_report_of_nothing_is_1_and_writes_nothing(run, tmp_path):
+def test_a_report_of_nothing_exits_1_and_writes_nothing(run, tmp_path):
     code, _, messages = run("report", "--preset", "paper")
     assert code == 1
     assert "has no dataset of preset paper" in messages
     assert not (tmp_path / "results").exists()
 
 
-def test_a_results_folder_that_cannot_be_is_1(run, tmp_path):
+def test_an_impossible_results_folder_exits_1(run, tmp_path):
     (tmp_path / "results").write_text("a file")
     code, _, messages = run("run", "stability_plane", "--preset", "smoke")
     assert code == 1
@@ -272,16 +272,14 @@ def test_a_results_folder_that_cannot_be_is_1(run, tmp_path):
     )
 
 
-def test_a_folder_that_cannot_be_written_to_is_1_before_anything_is_computed(
-    run, fake, tmp_path, monkeypatch
-):
+def test_an_unwritable_folder_exits_1_before_any_computation(run, fake, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
     code, _, messages = run("run", "fake", "--set", "fail_at=first")
     assert (code, f"{tmp_path} is not a folder that can be written to" in messages) == (1, True)
     assert not (tmp_path / "results").exists()
 
 
-def test_a_reader_that_has_seen_enough_is_no_error():
+def test_a_reader_that_stops_early_is_not_an_error():
     command = [sys.executable, "-m", "experiments", "list"]
     reader, writer = os.pipe()
     os.close(reader)
@@ -290,7 +288,7 @@ def test_a_reader_that_has_seen_enough_is_no_error():
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
 
 
-def test_finished_chunks_survive_an_interrupt_and_are_continued_from(run, fake, tmp_path):
+def test_finished_chunks_survive_an_interrupt(run, fake, tmp_path):
     folder = tmp_path / "results/laptop/fake"
     code, _, messages = run("run", "fake", "--set", "fail_at=second")
     assert code == 130
@@ -305,7 +303,7 @@ def test_finished_chunks_survive_an_interrupt_and_are_continued_from(run, fake, 
     assert "7 finished chunks found" in messages
     assert {path: path.stat().st_mtime_ns for path in written} == written
 
-    code, _, messages = run("run", "fake")  # another configuration takes none of them
+    code, _, messages = run("run", "fake")  # another configuration reuses none of them
     assert (code, "found" in messages) == (0, False)
     assert [path.name for path in (folder / "chunks").iterdir()] == [chunks.name]
     assert len(read_dataset(folder / "data.nc").y) == 8
@@ -346,7 +344,7 @@ def test_sigint_exits_130_and_the_rerun_gives_the_same_numbers(fake, tmp_path):
     )
 
 
-# The user's machine: each call in a forked child of one process, all of them at once.
+# Unusual machines: each call runs in a forked child of one process, all at once.
 RUN = ["run", "stability_plane", *SMOKE]
 FIELDS = ["run", "discrete_boundary", "--help"]
 MACHINES = {
@@ -379,7 +377,7 @@ MACHINES = {
 
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory):
-    """What each of `MACHINES` gave, every one in a folder of its own."""
+    """The results of all `MACHINES`, each in its own folder."""
     cases = []
     for argv, case, *_ in MACHINES.values():
         folder = tmp_path_factory.mktemp("machine")
@@ -396,7 +394,7 @@ def machines(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_an_unusual_machine_is_served_or_told(name, machines):
+def test_an_unusual_machine_works_or_gets_a_message(name, machines):
     _, case, expected, message = MACHINES[name]
     code, output, errors = machines[name]
     assert (code, "Traceback" in errors) == (expected, False), errors
@@ -452,7 +450,7 @@ ASSIGNMENTS = {
 
 
 @pytest.mark.parametrize("assignment", ASSIGNMENTS)
-def test_what_is_no_assignment_is_refused_in_our_words(assignment, capsys):
+def test_a_bad_assignment_gets_our_own_message(assignment, capsys):
     command = ["train"] if assignment.startswith("mesh") else ["run", "stability_plane"]
     assert cli.main([*command, "--set", assignment]) == 2
     streams = capsys.readouterr()
@@ -460,7 +458,7 @@ def test_what_is_no_assignment_is_refused_in_our_words(assignment, capsys):
     assert ASSIGNMENTS[assignment] in _unboxed(streams.err)
 
 
-def test_integers_beyond_jaxs_sizes_are_refused_with_the_fields_name(tmp_path, capsys):
+def test_integers_beyond_jaxs_sizes_name_the_field(tmp_path, capsys):
     for figure in figures.discover().values():
         smoke = figure.presets["smoke"]
         for field, value in flatten(smoke).items():
@@ -487,7 +485,7 @@ def test_devices_are_counted_in_each_process(monkeypatch):
         devices(0, 1, 1)("auto")
 
 
-def test_two_runs_of_one_figure_do_not_meet(run, fake, tmp_path):
+def test_two_runs_of_one_figure_exclude_each_other(run, fake, tmp_path):
     folder = tmp_path / "results/laptop/fake"
     with locked(folder):
         code, _, messages = run("run", "fake")
@@ -500,7 +498,7 @@ def test_two_runs_of_one_figure_do_not_meet(run, fake, tmp_path):
         assert (code, "is in use" in messages) == (1, True)
 
 
-def test_what_a_kill_left_is_swept_up_by_the_next_run(run, fake, tmp_path):
+def test_the_next_run_removes_what_a_kill_left(run, fake, tmp_path):
     assert run("run", "fake")[0] == 0
     folder = tmp_path / "results/laptop/fake"
     key = read_dataset(folder / "data.nc").attrs["key"]
@@ -531,7 +529,7 @@ def test_a_sigint_that_the_parent_ignores_stays_ignored():
         signal.signal(signal.SIGINT, before)
 
 
-def test_progress_is_a_plain_line_now_and_then_where_there_is_no_terminal(capsys, monkeypatch):
+def test_without_a_terminal_progress_is_occasional_lines(capsys, monkeypatch):
     seconds = iter([0.0, 1.0, 10.0, 11.0, 40.0, 60.0])
     monkeypatch.setattr(time, "monotonic", lambda: next(seconds))
     with progress("adam", total=12, done=2) as advance:
@@ -543,7 +541,7 @@ def test_progress_is_a_plain_line_now_and_then_where_there_is_no_terminal(capsys
     ]
 
 
-def test_speed_does_not_count_the_call_that_compiles(capsys, monkeypatch):
+def test_speed_excludes_the_call_that_compiles(capsys, monkeypatch):
     seconds = iter([0.0, 20.0, 40.0])
     monkeypatch.setattr(time, "monotonic", lambda: next(seconds))
     with progress("train, steps", total=30, unit="tokens", size=500) as advance:
@@ -555,7 +553,7 @@ def test_speed_does_not_count_the_call_that_compiles(capsys, monkeypatch):
     ]
 
 
-def test_work_of_which_nothing_is_done_yet_has_no_time_left(capsys, monkeypatch):
+def test_work_that_has_not_begun_shows_no_time_left(capsys, monkeypatch):
     seconds = iter([0.0, 10.0, 20.0])
     monkeypatch.setattr(time, "monotonic", lambda: next(seconds))
     with progress("adam", total=2) as advance:
@@ -580,7 +578,7 @@ def test_the_process_restarts_itself_with_huge_pages_once(monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc is Linux's")
-def test_a_process_that_may_not_restart_itself_goes_on(monkeypatch):
+def test_a_process_that_cannot_restart_itself_continues(monkeypatch):
     def execve(*arguments):
         raise PermissionError(13, "Permission denied")
 

@@ -1,4 +1,4 @@
-"""Which file may import which, and that importing does nothing else."""
+"""Tests of which file may import which, and that importing has no side effects."""
 
 import ast
 import importlib.metadata
@@ -19,15 +19,15 @@ from experiments.reproduce.pipeline import TELLING, folder_of
 ROOT = Path(__file__).parents[1]
 OURS = ("kadam_jax", "models", "experiments")
 
-# What a package may import in addition to itself and the standard library; None is anything.
+# What a package may import in addition to itself and the standard library; None for anything.
 PACKAGES = {
     "kadam_jax": {"jax", "optax", "numpy"},
     "models": {"jax", "flax", "numpy"},
     "experiments": None,
 }
-# What every module of kadam_jax may import of kadam_jax.
+# What every module of kadam_jax may import from kadam_jax.
 SHARED = {"_checks", "_numerics"}
-# What a module, or every module of a package, may import besides; those not named stand alone.
+# What else a module, or every module of a package, may import; others import nothing else.
 LIBRARY = {
     "conversion": {"normalization"},
     "optimizer": {"normalization", "strategies"},
@@ -35,7 +35,7 @@ LIBRARY = {
     "flow": {"normalization", "strategies"},
     "invariance": {"normalization"},
 }
-# What a package of experiments may import of ours besides itself; only `__main__` sees them all.
+# What else of ours a package of experiments may import; only `__main__` sees all packages.
 EXPERIMENTS = {
     "core": {"kadam_jax"},
     "data": {"core"},
@@ -50,7 +50,7 @@ FOUR = {"__init__.py", "run.py", "plot.py", "claims.py"}
 
 
 def modules_of(package, root=ROOT):
-    """Module name -> file, of every Python file of a package."""
+    """Return a dictionary from module name to file, for every Python file of a package."""
     files = sorted((root / package).rglob("*.py"))
     parts = {file: file.relative_to(root).with_suffix("").parts for file in files}
     return {".".join(p[:-1] if p[-1] == "__init__" else p): file for file, p in parts.items()}
@@ -60,7 +60,7 @@ MODULES = {name: file for package in OURS for name, file in modules_of(package).
 
 
 def imports_of(name, file):
-    """Absolute names of all that a module imports, anywhere in it; `from a import b` is a.b."""
+    """Return absolute names of all imports anywhere in a module; `from a import b` is a.b."""
     package = name if file.name == "__init__.py" else name.rpartition(".")[0]
     found = set()
     for node in ast.walk(ast.parse(file.read_text())):
@@ -74,7 +74,7 @@ def imports_of(name, file):
 
 
 def owner(imported):
-    """The module of ours that an imported name is, or is defined in; "" if it is not ours."""
+    """Return our module that an imported name is or is defined in, "" if it is not ours."""
     while imported and imported not in MODULES:
         imported = imported.rpartition(".")[0]
     return imported
@@ -99,7 +99,7 @@ def test_a_package_imports_only_what_its_layer_may(name):
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("kadam_jax.")])
-def test_the_librarys_modules_stand_alone_or_on_their_parts(name):
+def test_library_modules_import_only_their_parts(name):
     top = name.split(".")[1]
     allowed = {f"kadam_jax.{module}" for module in LIBRARY.get(top, set()) | SHARED}
     imported = {owner(target) for target in imports_of(name, MODULES[name])} - {""}
@@ -108,40 +108,40 @@ def test_the_librarys_modules_stand_alone_or_on_their_parts(name):
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_a_package_of_the_library_is_imported_from_its_face(name):
-    """A module inside kadam_jax.flow or kadam_jax.invariance is seen from that package alone."""
+def test_a_library_package_is_imported_from_its_init(name):
+    """A module inside kadam_jax.flow or kadam_jax.invariance is imported only there."""
     for target in map(owner, imports_of(name, MODULES[name])):
         parts = target.split(".")
         face = ".".join(parts[:2])
         assert parts[0] != "kadam_jax" or len(parts) < 3 or name.startswith(face), target
 
 
-def test_the_library_reexports_every_public_module():
+def test_the_library_imports_every_public_module():
     imported = {owner(target) for target in imports_of("kadam_jax", MODULES["kadam_jax"])} - {""}
     public = {name for name in modules_of("kadam_jax") if "._" not in name}
     assert imported == {name for name in public if name.count(".") == 1}
 
 
 def layer(name):
-    """The package within experiments, or the package that is none of it."""
+    """Return the package within experiments, or the package outside it."""
     top, *within = name.split(".")
     return within[0] if top == "experiments" and within else top
 
 
 def place(name):
-    """(family, figure) of a module in a figure's folder, (family,) of what a family shares."""
+    """Return (family, figure) of a module in a figure's folder, (family,) of a shared one."""
     return MODULES[name].relative_to(ROOT / "experiments" / "figures").parent.parts
 
 
 def forbidden(name, targets):
-    """Those of `targets` that stand where a module of experiments may not import from."""
+    """Return those of `targets` that a module of experiments may not import."""
     found = {target for target in targets if owner(target) not in ("", "experiments")}
     within = {target for target in found if layer(owner(target)) == layer(name)}
     allowed = {target for target in found if layer(owner(target)) in EXPERIMENTS[layer(name)]}
     if layer(name) == "figures":  # from its own folder and its family's
         ours = (place(name), place(name)[:1])
         within = {target for target in within if place(owner(target)) in ours}
-        if MODULES[name].name not in TELLING:  # for what it decides is in the key, and they are not
+        if MODULES[name].name not in TELLING:  # since they are not in the key
             within = {target for target in within if MODULES[owner(target)].name not in TELLING}
     return found - within - allowed
 
@@ -177,13 +177,13 @@ def test_an_import_from_elsewhere_would_be_noticed(name, target):
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("experiments.")])
-def test_experiments_import_the_library_from_its_face(name):
+def test_experiments_import_public_names_from_the_top(name):
     for target in imports_of(name, MODULES[name]):
         package, _, imported = target.rpartition(".")
         assert not (package.startswith("kadam_jax.") and imported in kadam_jax.__all__), target
 
 
-def test_nothing_but_packages_stands_in_experiments():
+def test_experiments_contains_only_packages():
     folder = ROOT / "experiments"
     assert {file.name for file in folder.glob("*.*")} == {"__init__.py", "__main__.py"}
     packages = {file.parent.name for file in folder.glob("*/__init__.py")}
@@ -199,7 +199,7 @@ def test_a_figures_folder_has_its_four_files_and_parts(figure):
     assert all(file.endswith(".py") for file in files)
 
 
-def test_a_family_has_modules_and_figures_alone():
+def test_a_family_contains_only_modules_and_figures():
     folders = {folder_of(figure) for figure in discover().values()}
     for file in (ROOT / "experiments" / "figures").glob("*/*"):
         assert file.suffix == ".py" or file.name == "__pycache__" or file in folders, file
@@ -214,7 +214,7 @@ def test_all_is_every_public_name():
     assert sorted(kadam_jax.__all__) == sorted(public | {"__version__"})
 
 
-def test_no_function_is_named_like_a_module():
+def test_no_function_has_the_name_of_a_module():
     modules = {name.rpartition(".")[2] for name in modules_of("kadam_jax")}
     assert not modules & set(kadam_jax.__all__)
 
@@ -224,7 +224,7 @@ def test_the_version_is_that_of_the_package():
 
 
 def test_a_copy_that_is_not_installed_can_be_imported(tmp_path):
-    """On PYTHONPATH, as a git submodule, in a frozen program: there is no metadata to read."""
+    """On PYTHONPATH, as a git submodule or in a frozen program there is no metadata to read."""
     shutil.copytree(ROOT / "kadam_jax", tmp_path / "kadam_jax")
     hidden = (
         "import importlib.metadata as m\n"
@@ -262,8 +262,8 @@ def test_exceptions_are_defined_in_one_module():
                 assert name == "experiments.core.errors", f"{node.name} of {name}"
 
 
-def test_a_bad_configuration_raises_one_kind():
-    """ConfigError, which ends a command with its sentence; any other would be a traceback."""
+def test_a_bad_configuration_raises_one_exception_class():
+    """It is ConfigError, which ends a command with its message; others would be a traceback."""
     for name, file in modules_of("experiments").items():
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.FunctionDef) and node.name == "__post_init__":
@@ -271,7 +271,7 @@ def test_a_bad_configuration_raises_one_kind():
                 assert raised <= {"ConfigError"}, f"{name}, line {node.lineno}"
 
 
-# Runs in a process of its own: imports what argv names and prints what else happened, as JSON.
+# Runs in a separate process: imports what argv names and prints all side effects as JSON.
 IMPORTER = """
 import importlib, json, os, sys
 import jax
@@ -298,7 +298,7 @@ print(json.dumps(effects))
 
 
 def effects_of_importing(modules, tmp_path, root=ROOT):
-    """Files written, connections made, jax settings changed and JAX backends started by imports.
+    """Return side effects of imports: files, connections, JAX settings and backends started.
 
     No backend can start, since the platform does not exist. Dependencies may cache in SCRATCH.
     """

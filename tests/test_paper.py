@@ -1,4 +1,4 @@
-"""PAPER.md, the index from the paper to the code and back, says what is there."""
+"""Tests that PAPER.md, the index from the paper to the code and back, is correct."""
 
 import importlib
 import inspect
@@ -16,7 +16,7 @@ TEXT = (ROOT / "PAPER.md").read_text()
 FIGURES = discover()
 CLAIMS = {claim.id: claim for figure in FIGURES.values() for claim in figure.claims}
 
-# What the paper has, and how many of it.
+# The numbered parts of the paper, and how many there are.
 NUMBERED = {
     "Definition": 3,
     "Algorithm": 1,
@@ -30,14 +30,14 @@ EQUATIONS, PICTURES, APPENDICES = 19, 16, "ABCDEFGHIJKLMNOP"
 
 
 def table(heading):
-    """Rows of the table below a heading, each a dict of cells by column."""
+    """Return rows of the table below a heading, each a dict of cells by column."""
     lines = re.search(rf"\n## {heading}.*\n\n(\|.*(?:\n\|.*)*)", TEXT)[1].splitlines()
     head, _, *body = ([cell.strip() for cell in re.split(r"(?<!\\)\|", x)[1:-1]] for x in lines)
     return [dict(zip(head, cells, strict=True)) for cells in body]
 
 
 def links(text):
-    """Name and target of every link to code."""
+    """Return name and target of every link to code."""
     return re.findall(r"\[`([\w.]+)`\]\(([^)]+)\)", text)
 
 
@@ -60,13 +60,13 @@ def resolved(name):
 
 
 def references(function):
-    """The parts of the paper that the references of a docstring name."""
+    """Return the parts of the paper that the references of a docstring name."""
     text = function.__doc__.partition("References:")[2]
     return set(re.findall(rf"(?:{'|'.join(NUMBERED)}) \d|Appendix [A-P]\b|§\d(?:\.\d)?", text))
 
 
 def public_functions():
-    """All that the library's three faces export and can be called, by the shortest name."""
+    """Return all functions that the library's three public packages export, by shortest name."""
     found = {}
     for face in ("kadam_jax", "kadam_jax.flow", "kadam_jax.invariance"):
         module = importlib.import_module(face)
@@ -90,33 +90,33 @@ def test_every_part_of_the_paper_has_one_row():
 
 
 @pytest.mark.parametrize(("part", "name", "target"), USED)
-def test_a_rows_function_is_there_and_names_the_row(part, name, target):
+def test_a_rows_function_exists_and_names_the_row(part, name, target):
     function = resolved(name)
     assert Path(inspect.getfile(inspect.unwrap(function))) == ROOT / target
     assert part in references(function)
 
 
 @pytest.mark.parametrize("name", [name for name in public_functions() if name not in dict(OURS)])
-def test_what_a_docstring_names_has_the_function_in_its_row(name):
+def test_parts_named_in_a_docstring_list_the_function(name):
     function = public_functions()[name]
     rows = {part for part, used, _ in USED if resolved(used) is function}
     assert rows, f"{name} is in no row of PAPER.md: name it in one, or under 'Not in the paper'"
     assert rows == references(function)
 
 
-def test_the_paper_is_linked_once_in_every_module_of_the_theory():
+def test_every_theory_module_links_the_paper_once():
     for target in {target for _, _, target in USED if target.startswith("kadam_jax")}:
         assert (ROOT / target).read_text().count("https://arxiv.org/abs/2411.05746") == 1, target
 
 
 @pytest.mark.parametrize(("name", "target"), OURS)
-def test_what_the_paper_does_not_have_is_public_and_names_no_part(name, target):
+def test_tools_not_in_the_paper_are_public_and_cite_no_part(name, target):
     function = public_functions()[name]
     assert Path(inspect.getfile(function)) == ROOT / target
     assert not references(function)
 
 
-def test_every_picture_of_the_paper_is_drawn_by_the_figure_that_says_so():
+def test_every_picture_is_drawn_by_the_figure_that_claims_it():
     drawn = [(row["paper"], name) for row in DRAWN for name, _ in links(row["figures"])]
     said = [
         (f"Fig. {number}" if number else figure.paper, name)
@@ -134,14 +134,14 @@ def test_a_figure_is_run_by_the_command_next_to_it(row):
     assert row["command"] == f"`python -m experiments run {name}`"
 
 
-def test_links_to_figures_lead_to_them():
+def test_links_to_figures_resolve():
     for row in (*STATED, *EQUATION_ROWS, *SECTIONS, *DRAWN):
         for name, target in links(row["figures"]):
             assert importlib.import_module(target.replace("/", ".")).FIGURE is FIGURES[name]
 
 
 @pytest.mark.parametrize("row", STATED + SECTIONS, ids=lambda row: row["paper"])
-def test_what_was_found_is_what_the_rows_figures_committed(row):
+def test_stated_numbers_are_those_of_committed_datasets(row):
     stated = re.findall(
         r"(?:(-?\d[\d.e-]*)(?: \[(\S+), (\S+)\])? \()?`([a-z\d]+(?:-[a-z\d]+)+)`", row["found"]
     )

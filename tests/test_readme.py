@@ -1,4 +1,4 @@
-"""What README.md shows runs as it stands."""
+"""Tests that the code in README.md runs as shown."""
 
 import re
 from pathlib import Path
@@ -19,7 +19,7 @@ def test_the_examples_run_in_order_and_print_what_they_say(capsys):
     assert numbers(printed) == pytest.approx(numbers(promised), abs=1e-3)
 
 
-def test_every_file_it_links_is_there():
+def test_every_linked_file_exists():
     links = re.findall(r"\]\((?!http)([^)#]+)\)", README.read_text())
     assert [link for link in links if not (README.parent / link).exists()] == []
     assert len(links) >= 2

@@ -1,4 +1,4 @@
-"""The wheel: what is in it, and that it works where only jax and optax are installed."""
+"""Tests of the wheel: its contents, and that it works with only jax and optax installed."""
 
 import importlib.metadata
 import os
@@ -25,13 +25,13 @@ def wheel(tmp_path_factory):
 
 
 def needed(marked):
-    """The requirements of a distribution that apply here when no extra is asked for."""
+    """Return the requirements of a distribution that apply here without any extra."""
     requirements = map(Requirement, marked or ())
     return {r.name for r in requirements if r.marker is None or r.marker.evaluate({"extra": ""})}
 
 
 def closure(names):
-    """Distributions needed by `names`, by name, dependencies of dependencies included."""
+    """Return the distributions needed by `names`, by name, including indirect ones."""
     found, open_names = {}, set(names)
     while open_names:
         name = open_names.pop()
@@ -40,7 +40,7 @@ def closure(names):
     return found
 
 
-def test_the_wheel_holds_the_library_alone(wheel):
+def test_the_wheel_contains_only_the_library(wheel):
     files = {name for name in wheel.namelist() if ".dist-info/" not in name}
     sources = ROOT / "kadam_jax"
     tracked = (path for path in sources.rglob("*") if path.suffix in {".py", ".typed"})

@@ -1,4 +1,4 @@
-"""What every benchmark refuses before it measures."""
+"""Tests of what every benchmark rejects before it measures."""
 
 import dataclasses
 
@@ -24,6 +24,6 @@ def test_a_number_that_is_not_positive_is_named(name, field, value, capsys):
 
 @pytest.mark.parametrize("name", ["train", "cnn"])
 @pytest.mark.parametrize("dtype", ["float99", "int32", "float64"])
-def test_a_dtype_that_no_network_computes_in_is_refused(name, dtype, capsys):
+def test_an_unsupported_dtype_raises(name, dtype, capsys):
     assert cli.main(["bench", name, "--set", f"dtype={dtype}"]) == 2
     assert dtype in capsys.readouterr().err

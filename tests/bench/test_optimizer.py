@@ -1,4 +1,4 @@
-"""The optimizer's benchmark on a tiny model: what can be judged without a clock."""
+"""Tests of the optimizer's benchmark on a tiny model: what can be judged without a clock."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def table():
 
 
 def column(table, name):
-    """A column by the row's optimizer and k."""
+    """Return a column by the row's optimizer and k."""
     i = table.columns.index(name)
     return {tuple(row[:2]): row[i] for row in table.rows}
 

@@ -1,4 +1,4 @@
-"""The training benchmark on a tiny network, next to a twin that only says what it was asked."""
+"""Tests of the training benchmark on a tiny network, next to a twin that echoes its input."""
 
 import sys
 
@@ -23,7 +23,7 @@ def tiny(monkeypatch):
     monkeypatch.setattr(train, "SECONDS", 0.01)
 
 
-def test_every_way_has_a_row_in_tokens_and_ratios(tiny, tmp_path):
+def test_every_variant_has_a_row_with_tokens_and_ratios(tiny, tmp_path):
     twin = tmp_path / "twin.py"
     twin.write_text(TWIN)
     config = train.TrainBenchConfig(twin=str(twin), twin_python=sys.executable, repeats=1)
@@ -52,8 +52,8 @@ def test_the_step_trains():
     assert losses[-1] < losses[0] - 0.1
 
 
-def test_operations_are_those_that_xla_counts():
-    """XLA counts elementwise operations too, so from below, and by less than half."""
+def test_operations_agree_with_xlas_count():
+    """XLA also counts elementwise operations, so ours are fewer, but more than half."""
     config = GPTConfig(
         vocab_size=256, context=64, num_layers=2, num_heads=2, width=128, dropout=0.0
     )

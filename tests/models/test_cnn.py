@@ -1,4 +1,4 @@
-"""The paper's image classifier: size, convolutions, BatchNorm's state, and that it learns."""
+"""Tests of the image classifier: size, convolutions, BatchNorm's state, and learning."""
 
 import dataclasses
 import functools
@@ -33,7 +33,7 @@ def build(**changes):
 
 @functools.cache
 def initial():
-    """Parameters and state of the small model, whatever its dtype and convolution."""
+    """Parameters and state of the small model, for any dtype and convolution."""
     init, _ = functional(lambda rngs: CNN(SMALL, rngs=rngs))
     return jax.jit(init)(KEY)
 
@@ -50,7 +50,7 @@ def loss_and_gradient(apply, params, state, images, train=True):
 
 @functools.partial(jax.jit, static_argnames=("optimizer", "num_steps"))
 def train(params, state, optimizer, num_steps):
-    """Losses, parameters and state of a run on one batch."""
+    """Return losses, parameters and state of a run on one batch."""
 
     def step(carry, _):
         params, state, opt_state = carry
@@ -99,7 +99,7 @@ def test_a_configuration_survives_json():
 
 @pytest.mark.parametrize("training", [True, False])
 def test_logits_and_statistics_equal_a_literal_transcription(x64, training):
-    # Scales, biases and running averages away from their ones and zeros.
+    # Scales, biases and running averages differ from their initial ones and zeros.
     params, state = arrays = jax.tree.map(
         lambda x: np.asarray(x, float) + 0.3 * np.abs(np.sin(np.arange(x.size))).reshape(x.shape),
         initial(),
@@ -182,22 +182,22 @@ def test_the_convolutions_gradients_can_be_differentiated(x64):
 
 
 def convolution_layouts(conv, platform):
-    """The layout of each convolution in the program of a gradient."""
+    """Return the layout of each convolution in the program of a gradient."""
     traced = loss_and_gradient.trace(build(conv=conv), *initial(), IMAGES)
     program = traced.lower(lowering_platforms=(platform,)).as_text()
     lines = [line for line in program.splitlines() if "stablehlo.convolution" in line]
     return sorted(line.split("dim_numbers = ")[1].split(", window")[0] for line in lines)
 
 
-def test_on_a_cpu_every_convolution_is_written_in_the_layout_that_is_fast_in_a_loop():
+def test_on_a_cpu_convolutions_have_the_fast_layout():
     canonical = "[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]"
-    # Eight layers, three convolutions each, but images get no gradient.
+    # There are eight layers with three convolutions each, but images get no gradient.
     assert convolution_layouts("auto", "cpu") == [canonical] * 23
     assert convolution_layouts("lax", "cpu").count(canonical) == 8
 
 
 @pytest.mark.parametrize("platform", ["cuda", "rocm", "tpu"])
-def test_on_an_accelerator_the_convolutions_are_jax_own(platform):
+def test_on_an_accelerator_convolutions_are_jaxs_own(platform):
     assert convolution_layouts("auto", platform) == convolution_layouts("lax", platform)
 
 
@@ -214,7 +214,7 @@ def test_members_equal_separate_runs(mapping):
     assert not np.allclose(*together[0], rtol=0.1)
 
 
-def test_in_evaluation_an_image_does_not_depend_on_the_others_and_no_state_changes():
+def test_in_evaluation_images_are_independent():
     apply = build()
     params, state = initial()
     _, trained = apply(params, state, IMAGES, train=True)
@@ -226,7 +226,7 @@ def test_in_evaluation_an_image_does_not_depend_on_the_others_and_no_state_chang
     assert jnp.abs(logits - in_training).max() > 0.1
 
 
-def test_every_parameter_gets_a_gradient_and_training_cancels_that_of_convolution_biases():
+def test_every_parameter_gets_a_gradient_but_biases_cancel():
     evaluated, trained = (
         loss_and_gradient(build(), *initial(), IMAGES, train=training)[1]
         for training in (False, True)
@@ -246,7 +246,7 @@ def test_both_convolutions_give_the_same_losses_and_gradients():
     chex.assert_trees_all_close(*results, rtol=1e-3, atol=1e-4)
 
 
-def test_a_batch_over_several_devices_has_the_statistics_of_the_whole():
+def test_a_sharded_batch_has_the_statistics_of_the_whole():
     mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     spread = jax.device_put(IMAGES, NamedSharding(mesh, PartitionSpec("data")))
     replicated = jax.device_put(initial(), NamedSharding(mesh, PartitionSpec()))
@@ -267,7 +267,7 @@ def test_it_overfits_one_batch():
     assert jnp.all(logits.argmax(-1) == LABELS)  # the running averages have followed
 
 
-def test_bfloat16_activations_keep_parameters_statistics_and_gradients_in_float32():
+def test_with_bfloat16_activations_the_rest_stays_float32():
     apply = build(dtype="bfloat16")
     assert jax.eval_shape(apply, *initial(), IMAGES)[0].dtype == jnp.bfloat16
     (_, new_state), grads = loss_and_gradient(apply, *initial(), IMAGES)
@@ -291,12 +291,12 @@ def test_bfloat16_activations_keep_parameters_statistics_and_gradients_in_float3
         ({"conv": "fft"}, "conv must be 'auto' or 'lax', got 'fft'"),
     ],
 )
-def test_an_impossible_configuration_is_refused(changes, message):
+def test_an_impossible_configuration_raises(changes, message):
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(SMALL, **changes)
 
 
 @pytest.mark.parametrize("shape", [(32, 32, 3), (1, 3, 32, 32), (1, 28, 28, 1)])
-def test_images_of_another_shape_are_refused_before_compilation(shape):
+def test_images_of_another_shape_raise_before_compilation(shape):
     with pytest.raises(ValueError, match=r"images must be \(batch, 32, 32, 3\), got \("):
         jax.eval_shape(build(), *initial(), jnp.zeros(shape))

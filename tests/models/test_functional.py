@@ -1,4 +1,4 @@
-"""A module made pure: plain dictionaries, members under vmap, randomness only when asked for."""
+"""Tests of pure modules: plain dictionaries, members under vmap, randomness only on request."""
 
 import chex
 import jax
@@ -53,7 +53,7 @@ def test_initial_parameters_are_those_of_the_module_itself():
     assert jnp.ptp(params["dense"]["kernel"]) > 0
 
 
-def test_batch_norm_uses_the_batch_in_training_and_running_averages_in_evaluation():
+def test_batch_norm_uses_the_batch_only_in_training():
     init, apply = functional(Tiny)
     params, state = init(KEY)
     hidden = BATCH @ params["dense"]["kernel"] + params["dense"]["bias"][None]
@@ -117,7 +117,7 @@ def test_members_under_vmap_equal_separate_runs():
     assert len(set(losses[:, 0].tolist())) == 3
 
 
-def test_the_module_is_built_once_for_its_structure_and_once_for_each_init():
+def test_the_module_is_built_once_plus_once_per_init():
     built = []
 
     def factory(rngs):
@@ -133,7 +133,7 @@ def test_the_module_is_built_once_for_its_structure_and_once_for_each_init():
     assert len(built) == 2
 
 
-def test_optax_masks_and_checkpoints_take_the_parameters_as_they_are(tmp_path):
+def test_optax_masks_and_checkpoints_accept_the_parameters(tmp_path):
     init, _ = functional(Tiny)
     params, _ = init(KEY)
     matrices = jax.tree.map(lambda x: x.ndim > 1, params)
@@ -150,14 +150,14 @@ def test_optax_masks_and_checkpoints_take_the_parameters_as_they_are(tmp_path):
     chex.assert_trees_all_equal(restored, params)
 
 
-def test_a_module_with_random_state_of_its_own_is_refused():
+def test_a_module_with_its_own_random_state_raises():
     with pytest.raises(ValueError, match=r"random state \(\['layers'\]\).*rngs of each call"):
         functional(lambda rngs: nnx.Sequential(nnx.Dropout(0.5, rngs=rngs)))
 
 
 @pytest.mark.parametrize("config", [GPTConfig, CNNConfig])
 @pytest.mark.parametrize("dtype", ["float99", "int32", "complex64", "float8_e4m3fn", "", None])
-def test_a_dtype_that_no_network_computes_in_is_refused(config, dtype):
+def test_an_unsupported_dtype_raises(config, dtype):
     with pytest.raises(ValueError, match=f"dtype must be one of float32, .*, got {dtype!r}"):
         config(dtype=dtype)
 
@@ -169,8 +169,8 @@ def test_a_dtype_that_no_network_computes_in_is_refused(config, dtype):
         (CNN, CNNConfig, jnp.zeros((1, 32, 32, 3))),
     ],
 )
-def test_float64_is_refused_where_it_would_be_float32(module, config, inputs):
-    config = config(dtype="float64")  # the configuration and the module may be made before
+def test_float64_raises_where_it_would_be_float32(module, config, inputs):
+    config = config(dtype="float64")  # making the configuration and the module is allowed
     init, apply = functional(lambda rngs: module(config, rngs=rngs))
     abstract = jax.eval_shape(init, jax.random.key(0))
     with pytest.raises(ValueError, match="dtype='float64' needs JAX_ENABLE_X64=1"):

@@ -1,4 +1,4 @@
-"""The paper's language model: its size, causality, scale invariance, and that it learns."""
+"""Tests of the language model: size, causality, scale invariance, and learning."""
 
 import dataclasses
 import functools
@@ -39,7 +39,7 @@ loss_and_gradient = jax.jit(jax.value_and_grad(loss_of, argnums=1), static_argnu
 
 @functools.cache
 def far_from_init(qk_norm=False):
-    """Parameters large enough that the attention is far from uniform."""
+    """Parameters large enough that attention is far from uniform."""
     params, _ = build(qk_norm=qk_norm)[0](KEY)
     return jax.tree.map(lambda x: 10 * x if x.ndim > 1 else x, params)
 
@@ -54,7 +54,7 @@ def test_the_defaults_are_the_papers_30_million_parameters():
     assert state == {}
 
 
-def test_initial_weights_have_the_standard_deviations_of_nanogpt():
+def test_initial_weights_have_nanogpts_standard_deviations():
     params, _ = build(width=128, num_layers=2)[0](KEY)
     for path, leaf in jax.tree.leaves_with_path(params):
         name = jax.tree_util.keystr(path)
@@ -72,8 +72,10 @@ def test_logits_equal_a_literal_transcription(x64, qk_norm):
     erf = np.vectorize(math.erf)
 
     def norm(x, scale, eps=1e-5):
-        centred = x - x.mean(-1, keepdims=True)
-        return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + eps) * scale["scale"][None]
+        centered = x - x.mean(-1, keepdims=True)
+        return (
+            centered / np.sqrt((centered**2).mean(-1, keepdims=True) + eps) * scale["scale"][None]
+        )
 
     def sequence_logits(params, tokens):
         x = np.stack(
@@ -112,7 +114,7 @@ def test_logits_depend_on_no_later_token():
         logits, _ = apply(params | {"positions": positions}, {}, TOKENS[:, :-1])
         return (logits @ direction).sum(0)  # (length,)
 
-    # Each position's input enters through its own row of the position embedding alone.
+    # Each position's input enters only through its own row of the position embedding.
     jacobian = jax.jit(jax.jacrev(projected))(params["positions"])  # (length, context, width)
     influence = jnp.abs(jacobian).max(-1)
     assert jnp.all(jnp.triu(influence, 1) == 0)
@@ -124,7 +126,7 @@ QUERIES_AND_KEYS = [(layer, which, head) for layer in (0, 1) for which in (0, 1)
 
 @functools.partial(jax.jit, static_argnames="apply")
 def relative_loss_change(apply, params, factor):
-    """The largest that multiplying one query or key matrix by `factor` makes."""
+    """Return the largest change from multiplying one query or key matrix by `factor`."""
 
     def loss(factors):  # (layers, 3, heads)
         blocks = {}
@@ -140,7 +142,7 @@ def relative_loss_change(apply, params, factor):
 
 
 def gradient_cosines(apply, params):
-    """|<W, dL/dW>| / (|W| |dL/dW|) of every query and key matrix."""
+    """Return |<W, dL/dW>| / (|W| |dL/dW|) of every query and key matrix."""
     _, grads = loss_and_gradient(apply, params)
     pairs = zip(query_key_slices(params).values(), query_key_slices(grads).values(), strict=True)
     flat = [[np.asarray(x, float).ravel() for x in pair] for pair in pairs]
@@ -148,8 +150,8 @@ def gradient_cosines(apply, params):
     return np.array([abs(w @ g) / np.linalg.norm(w) / np.linalg.norm(g) for w, g in flat])
 
 
-def test_qk_norm_makes_the_loss_invariant_to_the_scale_of_each_query_and_key_matrix():
-    """Section 4.1, for positive factors: a negative one flips the sign of the scores."""
+def test_qk_norm_makes_the_loss_scale_invariant():
+    """This is Section 4.1 for positive factors: a negative one flips the sign of the scores."""
     _, apply = build(qk_norm=True, qk_norm_eps=0.0)
     params = far_from_init(qk_norm=True)
     assert relative_loss_change(apply, params, 1e-3) < 1e-6
@@ -165,7 +167,7 @@ def test_without_qk_norm_the_loss_is_not_scale_invariant():
     assert gradient_cosines(apply, params).min() > 1e-3
 
 
-def test_the_epsilon_of_qk_norm_is_what_breaks_exact_invariance(x64):
+def test_only_qk_norms_epsilon_breaks_exact_invariance(x64):
     inexact, exact = (
         relative_loss_change(
             build(qk_norm=True, qk_norm_eps=eps, dtype="float64")[1], far_from_init(True), 2.0
@@ -208,7 +210,7 @@ def test_it_overfits_one_batch():
     assert losses[-1] < 0.05
 
 
-def test_dropout_drops_in_training_and_nowhere_else():
+def test_dropout_drops_only_in_training():
     _, apply = build(dropout=0.5)
     params = far_from_init()
     first, second = jax.random.split(KEY)
@@ -219,7 +221,7 @@ def test_dropout_drops_in_training_and_nowhere_else():
     assert len({float(evaluated), float(trained), float(loss_of(apply, params, second, True))}) == 3
 
 
-def test_dropout_acts_after_the_embeddings_on_the_attention_and_on_both_branches():
+def test_dropout_acts_on_embeddings_attention_and_branches():
     @jax.jit
     def masks_drawn():
         model = NanoGPT(dataclasses.replace(SMALL, dropout=0.5), rngs=nnx.Rngs(0))
@@ -245,7 +247,7 @@ def test_dropout_off_leaves_no_trace_in_the_program():
     assert "random_bits" not in program(0.5, KEY, False)
 
 
-def test_members_initialised_under_vmap_equal_separate_ones():
+def test_members_initialized_under_vmap_equal_separate_ones():
     init, _ = build()
     keys = jax.random.split(KEY, 3)
     together, _ = jax.vmap(init)(keys)
@@ -254,7 +256,7 @@ def test_members_initialised_under_vmap_equal_separate_ones():
         chex.assert_trees_all_close(mine, init(key)[0], rtol=1e-6)
 
 
-def test_bfloat16_activations_keep_parameters_gradients_and_loss_in_float32():
+def test_with_bfloat16_activations_the_loss_stays_float32():
     _, apply = build(dtype="bfloat16")
     params, _ = build()[0](KEY)
     logits, _ = jax.eval_shape(apply, params, {}, TOKENS[:, :-1])
@@ -265,8 +267,8 @@ def test_bfloat16_activations_keep_parameters_gradients_and_loss_in_float32():
     assert abs(loss - exact) < 0.01
 
 
-def test_rematerialisation_keeps_less_and_changes_nothing():
-    """What `jax.vjp` keeps is less; losses and gradients stay, dropout too."""
+def test_rematerialization_keeps_less_and_changes_nothing():
+    """`jax.vjp` keeps less; losses and gradients stay the same, with dropout too."""
     kept, results = [], []
     for remat in (False, True):
         _, apply = build(remat=remat, dropout=0.5)
@@ -279,10 +281,8 @@ def test_rematerialisation_keeps_less_and_changes_nothing():
 
 
 @pytest.mark.parametrize("train", [False, True])
-def test_flash_attention_is_what_is_written_out_and_taken_where_nothing_is_dropped(
-    train, monkeypatch
-):
-    """On a stand-in for cuDNN: the reference that JAX has of the same call."""
+def test_flash_attention_equals_the_plain_form(train, monkeypatch):
+    """The stand-in for cuDNN is JAX's own reference for the same call."""
     fused, calls = jax.nn.dot_product_attention, []
 
     def stand_in(*arrays, is_causal, implementation):
@@ -330,7 +330,7 @@ def test_the_loss_is_the_cross_entropy():
         ),
     ],
 )
-def test_an_impossible_configuration_is_refused(changes, message):
+def test_an_impossible_configuration_raises(changes, message):
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(SMALL, **changes)
 
@@ -345,7 +345,7 @@ def test_an_impossible_configuration_is_refused(changes, message):
         (jnp.zeros((1, 8)), r"tokens must be integers \(batch, length\), got float32 \(1, 8\)"),
     ],
 )
-def test_unfit_tokens_are_refused_before_compilation(tokens, message):
+def test_unfit_tokens_raise_before_compilation(tokens, message):
     init, apply = build()
     params, _ = init(KEY)
     with pytest.raises(ValueError, match=message):

@@ -1,4 +1,4 @@
-"""models/ngram.py: what it sees, and what it refuses."""
+"""Tests of models/ngram.py: what it sees, and what it rejects."""
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,7 @@ def test_logits_are_those_of_a_loop_over_examples(model):
         )
 
 
-def test_every_place_of_the_context_matters(model):
+def test_every_position_of_the_context_matters(model):
     params, apply = model
     before = apply(params, TOKENS)
     for place in range(CONFIG.context):
@@ -50,7 +50,7 @@ def test_a_size_is_an_integer_of_at_least_one(name, value):
 
 
 @pytest.mark.parametrize("tokens", [TOKENS[:, :2], TOKENS[0], TOKENS.astype(jnp.float32)])
-def test_other_tokens_are_refused(model, tokens):
+def test_other_tokens_raise(model, tokens):
     params, apply = model
     with pytest.raises(ValueError, match=r"tokens must be integers \(batch, 3\)"):
         apply(params, tokens)

@@ -1,6 +1,6 @@
 """`python -m tests.train.saver FOLDER`: a child for each line of input, saving until killed.
 
-A child prints its process id, the step it goes on from, and every step whose save is over.
+A child prints its process id, the step it resumes from, and every step whose save is complete.
 """
 
 import os
@@ -40,12 +40,12 @@ def save_forever(folder):
         step += 1
         checkpoints.save(step, arrays_at(step), {"step": step})
         checkpoints.score(step, metrics_at(step))
-        print(step - 1, flush=True)  # saving this one has waited for that one
+        print(step - 1, flush=True)  # this save has waited for that one
 
 
 if __name__ == "__main__":
     for _ in sys.stdin:
-        if os.fork() == 0:  # JAX has not started: the imports are done once
+        if os.fork() == 0:  # JAX has not started, so imports are done once
             save_forever(Path(sys.argv[1]))
         os.wait()
         print("killed", flush=True)

@@ -1,4 +1,4 @@
-"""Checkpoints come back bit for bit or not at all, whatever happened to the disk or the process."""
+"""Checkpoints come back bit for bit or not at all, whatever happens to disk or process."""
 
 import contextlib
 import errno
@@ -102,7 +102,7 @@ def test_all_kinds_of_leaves_come_back_bit_for_bit(tmp_path, async_):
     assert_same(restored, arrays)
 
 
-def test_arrays_may_be_donated_and_positions_changed_after_a_save(tmp_path):
+def test_a_save_survives_donated_arrays_and_changed_positions(tmp_path):
     add = jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf + 1, tree), donate_argnums=0)
     arrays = {"w": jnp.zeros((1000, 1000)), "b": jnp.zeros(())}
     template, position = abstract(arrays), {"batches": 0}
@@ -127,7 +127,7 @@ def test_arrays_may_be_donated_and_positions_changed_after_a_save(tmp_path):
     ],
 )
 def test_the_newest_and_the_best_are_kept(tmp_path, mode, losses, best, kept):
-    for step, loss in enumerate(losses, 1):  # opened anew: the best is remembered on disk
+    for step, loss in enumerate(losses, 1):  # reopened: the best is remembered on disk
         with opened(tmp_path, best=("loss", mode)) as checkpoints:
             if step > 1:
                 checkpoints.restore(abstract(state_at(step - 1)))
@@ -148,8 +148,8 @@ def test_the_newest_and_the_best_are_kept(tmp_path, mode, losses, best, kept):
             assert_same(restored, state_at(best))
 
 
-def test_the_best_outlives_its_score_coming_late(tmp_path):
-    """A checkpoint is scored when it is older than others, and steps without one are not."""
+def test_the_best_survives_a_late_score(tmp_path):
+    """A checkpoint can be scored when it is older than others; steps without one cannot."""
     with opened(tmp_path, keep=1) as checkpoints:
         checkpoints.save(1, state_at(1), {})
         checkpoints.score(1, {"loss": 1.0})
@@ -162,7 +162,7 @@ def test_the_best_outlives_its_score_coming_late(tmp_path):
     assert read_scores(tmp_path) == {1: {"loss": 1.0}, 3: {"loss": 2.0}}
 
 
-def test_a_score_of_a_step_that_is_saved_anew_is_forgotten(tmp_path):
+def test_the_score_of_a_step_saved_again_is_forgotten(tmp_path):
     with opened(tmp_path) as checkpoints:
         checkpoints.save(1, state_at(1), {})
         checkpoints.save(2, state_at(2), {})
@@ -174,7 +174,7 @@ def test_a_score_of_a_step_that_is_saved_anew_is_forgotten(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "{}", "{}" + 32 * "0", "garbage"])
-def test_damaged_scores_are_reported_and_cost_no_checkpoint(content, tmp_path, capsys):
+def test_damaged_scores_are_reported_and_harm_no_checkpoint(content, tmp_path, capsys):
     with opened(tmp_path) as checkpoints:
         checkpoints.save(1, state_at(1), {})
         checkpoints.score(1, {"loss": 1.0})
@@ -187,7 +187,7 @@ def test_damaged_scores_are_reported_and_cost_no_checkpoint(content, tmp_path, c
     assert read_scores(tmp_path) == {1: {"loss": 2.0}}
 
 
-def test_scores_that_cannot_be_written_are_one_sentence(tmp_path):
+def test_scores_that_cannot_be_written_raise_one_sentence(tmp_path):
     with opened(tmp_path) as checkpoints:
         save_and_wait(checkpoints, 1, state_at(1))
         with (
@@ -198,7 +198,7 @@ def test_scores_that_cannot_be_written_are_one_sentence(tmp_path):
     assert names(tmp_path) == ["1"]
 
 
-def test_a_given_step_is_restored_or_said_to_be_missing(tmp_path):
+def test_a_given_step_is_restored_or_reported_missing(tmp_path):
     fill(tmp_path)
     with opened(tmp_path) as checkpoints:
         assert_same(checkpoints.restore(abstract(state_at(10)), which=10)[1], state_at(10))
@@ -206,7 +206,7 @@ def test_a_given_step_is_restored_or_said_to_be_missing(tmp_path):
             checkpoints.restore(abstract(state_at(10)), which=15)
 
 
-def test_going_on_from_an_earlier_step_replaces_those_behind_it(tmp_path):
+def test_resuming_from_an_earlier_step_replaces_later_ones(tmp_path):
     fill(tmp_path, steps=(10, 20, 30), keep=3)
     with opened(tmp_path, keep=3) as checkpoints:
         with pytest.raises(ValueError, match=r"step must be above 30, .* got 15"):
@@ -265,14 +265,14 @@ def training_state(k=2, width=3, dtype=jnp.float32):
         ),
     ],
 )
-def test_another_run_is_refused_with_every_difference_named(tmp_path, template, config, said):
+def test_another_runs_checkpoint_raises_with_all_differences(tmp_path, template, config, said):
     with opened(tmp_path) as checkpoints:
         checkpoints.save(1, training_state(), {})
     with opened(tmp_path, config) as checkpoints, pytest.raises(ConfigError) as refused:
         checkpoints.restore(abstract(template))
     for part in [str(tmp_path / "1"), *said]:
         assert part in str(refused.value)
-    about_leaves = "\n  ['" in str(refused.value)  # they would hide what they follow from
+    about_leaves = "\n  ['" in str(refused.value)  # leaves would hide the cause
     assert about_leaves == (config == CONFIG)
     with opened(tmp_path) as checkpoints:
         assert_same(checkpoints.restore(abstract(training_state()))[1], training_state())
@@ -294,7 +294,7 @@ def meshed(shape, *axes):
         lambda: None,
     ],
 )
-def test_arrays_saved_on_eight_devices_come_back_on_any_others(tmp_path, target):
+def test_arrays_saved_on_eight_devices_restore_on_others(tmp_path, target):
     saved, wanted = meshed((8, 1), "members"), target()
     matrix = jax.device_put(jnp.arange(128.0).reshape(8, 16), saved)
     arrays = {
@@ -329,7 +329,7 @@ def garbled(path):
 
 
 @pytest.mark.parametrize("damage", [missing, truncated, emptied, garbled])
-def test_a_damaged_newest_one_is_reported_and_the_one_before_used(tmp_path, capsys, damage):
+def test_a_damaged_newest_checkpoint_is_reported_and_skipped(tmp_path, capsys, damage):
     fill(tmp_path / "whole")
     newest = tmp_path / "whole/20"
     files = [path.relative_to(newest) for path in newest.rglob("*") if path.is_file()]
@@ -340,7 +340,7 @@ def test_a_damaged_newest_one_is_reported_and_the_one_before_used(tmp_path, caps
         shutil.copytree(tmp_path / "whole", folder)
         damage(folder / "20" / file)
         with opened(folder) as checkpoints:
-            # state_at(20) and state_at(10) differ in a shape, which tells what was read
+            # state_at(20) and state_at(10) differ in a shape, which shows what was read
             whole = checkpoint_files.damaged_file(folder / "20") is None
             step = 20 if whole else 10
             found, restored, position = checkpoints.restore(abstract(state_at(step)))
@@ -353,12 +353,12 @@ def test_a_damaged_newest_one_is_reported_and_the_one_before_used(tmp_path, caps
             assert f"the checkpoint {folder / '20'} is damaged: " in said
         else:
             assert not said
-    # Orbax's own marks, which no restore reads, are all that may be damaged without a word.
+    # Only orbax's own marks, which no restore reads, may be damaged without a message.
     marks = {"commit_success.txt", "_CHECKPOINT_METADATA"}
     assert {file.as_posix() for file in files if file.name not in marks} == reported
 
 
-def test_training_goes_on_over_a_damaged_one(tmp_path, capsys):
+def test_training_continues_past_a_damaged_checkpoint(tmp_path, capsys):
     fill(tmp_path, steps=(10, 20))
     shutil.rmtree(tmp_path / "20/arrays")
     with opened(tmp_path) as checkpoints:
@@ -370,7 +370,7 @@ def test_training_goes_on_over_a_damaged_one(tmp_path, capsys):
     assert capsys.readouterr().err.count("is damaged") == 1
 
 
-def test_none_whole_is_one_error(tmp_path, capsys):
+def test_no_intact_checkpoint_raises_one_error(tmp_path, capsys):
     fill(tmp_path)
     shutil.rmtree(tmp_path / "20/run")
     emptied(tmp_path / "10/arrays/_METADATA")
@@ -383,7 +383,7 @@ def test_none_whole_is_one_error(tmp_path, capsys):
     assert capsys.readouterr().err.count("\n") == 2
 
 
-def test_the_next_best_stands_in_for_a_damaged_best(tmp_path):
+def test_the_next_best_replaces_a_damaged_best(tmp_path):
     with opened(tmp_path, keep=3) as checkpoints:
         for step, loss in [(1, 2.0), (2, 1.0), (3, 3.0)]:
             checkpoints.save(step, state_at(step), {})
@@ -394,7 +394,7 @@ def test_the_next_best_stands_in_for_a_damaged_best(tmp_path):
 
 
 @pytest.mark.parametrize("foreign", ["notes.txt", "7", "7/thesis.tex", "backup/20/arrays/x"])
-def test_something_else_in_the_folder_is_refused_by_name(tmp_path, foreign):
+def test_something_else_in_the_folder_is_named(tmp_path, foreign):
     fill(tmp_path)
     path = tmp_path / foreign
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -406,14 +406,14 @@ def test_something_else_in_the_folder_is_refused_by_name(tmp_path, foreign):
 
 
 @pytest.mark.parametrize("below", ["", "run/checkpoints"])
-def test_a_folder_that_cannot_be_is_named(tmp_path, below):
+def test_an_impossible_folder_is_named(tmp_path, below):
     (tmp_path / "file").write_text("")
     folder = tmp_path / "file" / below
     with pytest.raises(Failed, match=rf"{folder} cannot be written to \((File exists|Not a dir)"):
         Checkpoints(folder, config=CONFIG)
 
 
-def test_a_folder_that_may_not_be_made_is_named(tmp_path, monkeypatch):
+def test_a_forbidden_folder_is_named(tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
@@ -452,7 +452,7 @@ def full_disk():
     ("trouble", "reason"),
     [(full_disk, "No space left on device"), (lambda: files_of_at_most(200_000), "File too large")],
 )
-def test_a_disk_that_is_full_is_one_sentence_and_nothing_half_written(
+def test_a_full_disk_raises_and_leaves_nothing_half_written(
     tmp_path, capfd, trouble, reason, async_
 ):
     noise = np.random.default_rng(0).normal(size=(8, 100_000))  # all of them fail
@@ -471,8 +471,8 @@ def test_a_disk_that_is_full_is_one_sentence_and_nothing_half_written(
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_what_a_failed_write_still_adds_is_removed_too(tmp_path):
-    """Threads that have not noticed make the folder anew, or fill it while it is being removed."""
+def test_late_files_of_a_failed_write_are_removed(tmp_path):
+    """Threads that have not noticed recreate the folder, or fill it while it is being removed."""
     (tmp_path / "1").mkdir()
 
     def write():
@@ -490,7 +490,7 @@ def test_what_a_failed_write_still_adds_is_removed_too(tmp_path):
     assert names(tmp_path) == ["1"]
 
 
-def test_a_folder_that_vanishes_is_one_sentence(tmp_path):
+def test_a_vanished_folder_raises_one_sentence(tmp_path):
     folder = tmp_path / "run"
     with opened(folder) as checkpoints:
         shutil.rmtree(folder)
@@ -500,7 +500,7 @@ def test_a_folder_that_vanishes_is_one_sentence(tmp_path):
     assert folder.read_text() == "a file"
 
 
-def test_a_position_that_is_no_json_is_the_callers_mistake(tmp_path):
+def test_a_position_that_is_not_json_raises_type_error(tmp_path):
     with opened(tmp_path) as checkpoints:
         with pytest.raises(TypeError, match="not JSON serializable"):
             checkpoints.save(1, state_at(1), {"batches": object()})
@@ -523,7 +523,7 @@ def test_an_option_out_of_range_is_named(tmp_path, options, message):
 
 
 @pytest.mark.parametrize("step", [-1, 1.5, "1", None])
-def test_a_step_that_is_no_number_of_steps_is_refused(tmp_path, step):
+def test_a_step_that_is_not_a_number_of_steps_raises(tmp_path, step):
     with (
         opened(tmp_path) as checkpoints,
         pytest.raises(ValueError, match=f"step must be an integer .* got {step!r}"),
@@ -537,7 +537,7 @@ def test_a_step_that_is_no_number_of_steps_is_refused(tmp_path, step):
     [3.0, "x", np.array(["x"]), np.array([object()]), np.zeros(2, np.float64)],
     ids=["number", "string", "strings", "objects", "float64"],
 )
-def test_a_leaf_that_would_not_come_back_as_it_is_is_refused_by_name(tmp_path, leaf):
+def test_a_leaf_that_would_not_come_back_the_same_is_named(tmp_path, leaf):
     with (
         opened(tmp_path) as checkpoints,
         pytest.raises(TypeError, match=r"leaf \['a'\]\['b'\] must be an array, got "),
@@ -547,7 +547,7 @@ def test_a_leaf_that_would_not_come_back_as_it_is_is_refused_by_name(tmp_path, l
 
 
 @pytest.mark.parametrize("arrays", [{}, {"a": None}, (), jnp.zeros((0, 2))], ids=str)
-def test_arrays_without_an_entry_are_refused(tmp_path, arrays):
+def test_arrays_without_an_entry_raise(tmp_path, arrays):
     with (
         opened(tmp_path) as checkpoints,
         pytest.raises(ValueError, match="arrays must have an entry"),
@@ -565,7 +565,7 @@ def test_checksums_are_those_of_the_files(tmp_path):
             assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == checksum
 
 
-def test_ten_kills_at_random_moments_leave_a_whole_checkpoint_each_time(tmp_path):
+def test_ten_random_kills_each_leave_an_intact_checkpoint(tmp_path):
     command = [sys.executable, "-m", "tests.train.saver", str(tmp_path)]
     environment = {**os.environ, "XLA_FLAGS": ""}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
@@ -575,7 +575,7 @@ def test_ten_kills_at_random_moments_leave_a_whole_checkpoint_each_time(tmp_path
             process.stdin.write("again\n")
             pid, start = (int(process.stdout.readline()) for _ in range(2))
             assert start >= saved
-            saved = [int(process.stdout.readline()) for _ in range(2)][-1]  # one is whole at least
+            saved = [int(process.stdout.readline()) for _ in range(2)][-1]  # one is complete
             time.sleep(delay)
             os.kill(pid, signal.SIGKILL)
             for line in iter(process.stdout.readline, "killed\n"):

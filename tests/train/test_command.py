@@ -1,4 +1,4 @@
-"""python -m experiments train: fields, folders, exit codes, kills and bad input."""
+"""Tests of `python -m experiments train`: fields, folders, exit codes, kills and bad input."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def lines(folder):
 
 
 def program(folder, *arguments):
-    """A process of its own; SIGKILL and SIGTERM are for it alone."""
+    """Start a separate process, so that SIGKILL and SIGTERM reach only it."""
     command = [sys.executable, "-m", "experiments", "train", *TINY, *arguments]
     environment = {**os.environ, "GLIBC_TUNABLES": ""}  # the same flags compile the same program
     environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
@@ -74,7 +74,7 @@ def test_help_shows_every_field_with_its_meaning(task, capsys):
         assert words in shown
 
 
-def test_help_without_a_task_shows_those_of_both(capsys):
+def test_help_without_a_task_shows_both_tasks_fields(capsys):
     assert cli.main(["train", "--help"]) == 0
     shown = capsys.readouterr().out
     assert "--model.context INT" in shown
@@ -102,7 +102,7 @@ def test_a_run_writes_metrics_checkpoints_and_configuration(train, tmp_path):
     assert (code, "give one of them" in messages) == (2, True)
 
 
-def test_a_run_goes_on_with_the_same_data_wherever_they_lie(train, tmp_path, monkeypatch):
+def test_a_run_resumes_with_the_same_data_moved(train, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     text = "The quick brown fox jumps. " * 400
@@ -129,14 +129,14 @@ def test_a_sweep_of_images_measures_accuracy(train, tmp_path):
     assert all(0 <= line["accuracy"] <= 1 for line in last)
 
 
-def test_kill_9_and_sigterm_then_resume_equal_an_uninterrupted_run(tmp_path):
+def test_runs_resumed_after_kills_equal_uninterrupted_ones(tmp_path):
     long = ("--set", "num_steps=400", "--set", "save_every=40", "--set", "eval_every=80")
-    sweep = (*long, "--set", "optimizer=sgd", "--sweep", "seed=0,1")  # which compiles fastest
+    sweep = (*long, "--set", "optimizer=sgd", "--sweep", "seed=0,1")  # sgd compiles fastest
     common = (*sweep, "--compilation-cache", str(tmp_path / "programs"))
     stopped, whole = tmp_path / "stopped", tmp_path / "whole"
 
     killed = program(stopped, *common)
-    wait_for_step(killed, stopped, 90)  # whose step 80 has waited for the checkpoint of 40
+    wait_for_step(killed, stopped, 90)  # step 80 has waited for the checkpoint of 40
     killed.kill()
     killed.communicate()
     assert any((tmp_path / "programs").iterdir())
@@ -191,7 +191,7 @@ def test_kill_9_and_sigterm_then_resume_equal_an_uninterrupted_run(tmp_path):
         (["audio"], 2, "images"),
     ],
 )
-def test_what_cannot_be_trained_is_said_in_a_sentence(
+def test_what_cannot_be_trained_gets_one_sentence(
     arguments, code, message, train, tmp_path, monkeypatch
 ):
     (tmp_path / "empty.txt").write_text("")
@@ -211,7 +211,7 @@ def test_what_cannot_be_trained_is_said_in_a_sentence(
         "INTERNAL: Error dispatching computation: Out of memory allocating 1 bytes.",
     ],
 )
-def test_too_little_memory_is_a_sentence(said, train, monkeypatch):
+def test_too_little_memory_gets_one_sentence(said, train, monkeypatch):
     def refuse(*_, **__):
         raise jax.errors.JaxRuntimeError(said)
 
@@ -224,7 +224,7 @@ def test_too_little_memory_is_a_sentence(said, train, monkeypatch):
     )
 
 
-def test_float64_without_x64_is_a_sentence(train):
+def test_float64_without_x64_gets_one_sentence(train):
     code, _, messages = train("text", *TINY, "--set", "model.dtype=float64")
     assert (code, "model.dtype='float64' needs JAX_ENABLE_X64=1" in messages) == (2, True)
 
@@ -243,7 +243,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(option, force, tmp_path, ca
         assert not (tmp_path / "run").exists()
 
 
-def test_the_paper_presets_are_complete_and_have_the_papers_parameters():
+def test_the_paper_presets_have_the_papers_values():
     sizes = {"text": 30_018_816, "images": 6_575_370}
     for task, training in TRAININGS.items():
         config = training.presets["paper"]

@@ -1,4 +1,4 @@
-"""training/train.py and training.py: members, blocks of steps, stopping and going on."""
+"""Tests of the training loop: members, blocks of steps, stopping and resuming."""
 
 import dataclasses
 import json
@@ -52,7 +52,7 @@ SWEEP = ("learning_rate=1e-2,3e-3", "seed=0,1")
 
 
 class Rows:
-    """A source of rows of arrays that can do something when a certain one is read."""
+    """A source of rows of arrays that can act when a certain row is read."""
 
     def __init__(self, arrays):
         self.arrays = arrays
@@ -93,7 +93,7 @@ def programs(config=CONFIG, sweep=(), task=None, **options):
 
 
 def run_steps(made, batches, cuts):
-    """The state and the losses of all steps, `cuts` of them a call."""
+    """Return the state and the losses of all steps, with `cuts` as the steps per call."""
     ours, mesh = made
     state, losses, done = ours.start(), [], 0
     for count in cuts:
@@ -134,7 +134,7 @@ def assert_same(ours, theirs, tolerance=0.0):
 
 @pytest.fixture(scope="module", autouse=True)
 def kept_programs(tmp_path_factory):
-    """Runs with the same program compile it once."""
+    """Share a program among runs, so that it compiles once."""
     settings = {
         "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("programs")),
         "jax_persistent_cache_min_compile_time_secs": 0,
@@ -150,12 +150,12 @@ def kept_programs(tmp_path_factory):
 
 
 class Kill(BaseException):
-    """Stands for the end of the process in the middle of a step."""
+    """Simulates the end of the process in the middle of a step."""
 
 
 @pytest.fixture
 def at_batch(monkeypatch):
-    """`at_batch(n, action)` does something when batch n is asked for."""
+    """`at_batch(n, action)` runs the action when batch n is requested."""
 
     def install(number, action):
         original = loop.training_batches
@@ -189,14 +189,14 @@ def uninterrupted(request, tmp_path_factory):
     return request.param, folder
 
 
-def test_five_steps_a_kill_and_five_more_are_ten(uninterrupted, tmp_path, at_batch, monkeypatch):
+def test_five_steps_a_kill_and_five_more_equal_ten(uninterrupted, tmp_path, at_batch, monkeypatch):
     def kill():
         raise Kill
 
     sweep, whole = uninterrupted
     folder = tmp_path / "run"
     with monkeypatch.context():
-        at_batch(9, kill)  # step 5 is saved; the metrics go further
+        at_batch(9, kill)  # step 5 is saved, but the metrics go further
         with pytest.raises(Kill):
             start(folder, sweep=sweep)
     monkeypatch.undo()
@@ -210,7 +210,7 @@ def test_five_steps_a_kill_and_five_more_are_ten(uninterrupted, tmp_path, at_bat
 
 @pytest.mark.parametrize("error", [Kill, OSError("gone"), MemoryError()], ids=repr)
 @pytest.mark.parametrize(("call", "saved"), [(1, 5), (2, 10), (3, 10)])
-def test_an_evaluation_that_fails_costs_no_step(
+def test_a_failed_evaluation_loses_no_step(
     call, saved, error, uninterrupted, tmp_path, monkeypatch
 ):
     def fail(*arguments):
@@ -232,9 +232,7 @@ def test_an_evaluation_that_fails_costs_no_step(
     assert read_scores(folder / "checkpoints") == read_scores(whole / "checkpoints")
 
 
-def test_a_split_whose_metrics_were_not_written_is_written_at_a_resume(
-    uninterrupted, tmp_path, capsys
-):
+def test_missing_metrics_of_a_split_are_written_at_a_resume(uninterrupted, tmp_path, capsys):
     sweep, whole = uninterrupted
     folder = tmp_path / "run"
     shutil.copytree(whole, folder)
@@ -251,7 +249,7 @@ def test_a_split_whose_metrics_were_not_written_is_written_at_a_resume(
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_and_the_run_goes_on_from_there(
+def test_a_signal_saves_and_the_run_resumes_there(
     signum, uninterrupted, tmp_path, at_batch, monkeypatch
 ):
     sweep, whole = uninterrupted
@@ -281,7 +279,7 @@ def test_a_signal_that_the_parent_ignores_stops_nothing(signum, tmp_path, at_bat
     assert lines(tmp_path / "run/metrics.jsonl")[-1]["step"] == 10
 
 
-def test_a_signal_during_the_last_save_does_not_break_it_off(tmp_path, monkeypatch):
+def test_a_signal_does_not_interrupt_the_last_save(tmp_path, monkeypatch):
     close, outside = Checkpoints.close, []
 
     def signalled(checkpoints):
@@ -300,7 +298,7 @@ def test_a_signal_during_the_last_save_does_not_break_it_off(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("option", ["resume", "force"])
-def test_a_second_run_of_the_folder_is_refused_and_changes_nothing(
+def test_a_second_run_in_a_folder_raises_and_changes_nothing(
     option, uninterrupted, tmp_path, at_batch
 ):
     def start_another():
@@ -318,7 +316,7 @@ def test_a_second_run_of_the_folder_is_refused_and_changes_nothing(
     assert {path.name for path in folder.iterdir()} == {path.name for path in whole.iterdir()}
 
 
-def test_of_several_processes_the_first_alone_holds_the_folder(tmp_path, monkeypatch):
+def test_only_the_first_of_several_processes_holds_the_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(run_folder, "together", lambda act: act())
     for index in (1, 0):
         monkeypatch.setattr(jax, "process_index", lambda index=index: index)
@@ -326,7 +324,7 @@ def test_of_several_processes_the_first_alone_holds_the_folder(tmp_path, monkeyp
             assert (tmp_path / "run" / LOCK).exists() == (index == 0)
 
 
-def test_a_batch_larger_than_the_training_split_is_refused(tmp_path):
+def test_a_batch_larger_than_the_training_split_raises(tmp_path):
     config = dataclasses.replace(CONFIG, batch_size=24)
     with pytest.raises(ConfigError, match="batch_size=24 is above the 23 training examples"):
         start(tmp_path / "run", config=config)
@@ -375,7 +373,7 @@ def test_metrics_are_those_of_a_literal_loop(uninterrupted):
 @pytest.mark.parametrize(
     ("name", "clip_norm"), [("kadam", None), *((name, 1.0) for name in OPTIMIZERS)]
 )
-def test_with_64_bits_every_optimizer_trains_in_the_dtypes_of_32(name, clip_norm, x64):
+def test_with_x64_every_optimizer_trains_in_32_bit_dtypes(name, clip_norm, x64):
     settings = dict(optimizer=name, clip_norm=clip_norm, weight_decay=0.1, schedule="constant")
     config = dataclasses.replace(CONFIG, **settings)
     made = programs(config, SWEEP)
@@ -384,13 +382,13 @@ def test_with_64_bits_every_optimizer_trains_in_the_dtypes_of_32(name, clip_norm
         lambda leaf: leaf.dtype, made[0].template
     )
     floats = {leaf.dtype for leaf in jax.tree.leaves(state) if leaf.dtype.kind == "f"}
-    if name == "muon":  # the coefficients in its state are in optax's own dtype
+    if name == "muon":  # optax chooses the dtype of coefficients in its state
         floats.remove(np.dtype(np.float64))
     assert floats == {losses.dtype} == {np.dtype(np.float32)}
     assert np.isfinite(losses).all()
 
 
-def test_other_blocks_and_chunks_of_members_give_the_same_numbers():
+def test_other_blocks_and_chunks_give_the_same_numbers():
     batches, config = toy_batches(6), dataclasses.replace(CONFIG, optimizer="sgd")
     reference = run_steps(programs(config, SWEEP), batches, [6])
     made = programs(config, SWEEP, members_at_once=3)
@@ -409,7 +407,7 @@ def test_members_of_one_program_equal_separate_runs(at_once, tolerance):
 
 
 @pytest.mark.parametrize("clip_norm", [None, 1.0])
-def test_schedule_free_is_measured_through_its_averages_also_when_resumed(tmp_path, clip_norm):
+def test_schedule_free_uses_its_averages_when_resumed_too(tmp_path, clip_norm):
     settings = dict(optimizer="schedule_free_adamw", schedule="constant", clip_norm=clip_norm)
     config = dataclasses.replace(CONFIG, **settings)
     start(tmp_path / "run", config=dataclasses.replace(config, num_steps=5))
@@ -430,7 +428,7 @@ def test_schedule_free_is_measured_through_its_averages_also_when_resumed(tmp_pa
     assert found != pytest.approx(last, rel=1e-3)
 
 
-def test_a_diverging_member_is_recorded_and_the_others_go_on(tmp_path):
+def test_a_diverging_member_is_recorded_and_others_continue(tmp_path):
     config = dataclasses.replace(CONFIG, optimizer="sgd", b1=0.0, warmup_steps=0, log_every=1)
     rates = "learning_rate=1e-2,1e18"
     written = lines(start(tmp_path / "sweep", config=config, sweep=[rates]))
@@ -455,7 +453,7 @@ def test_a_run_whose_members_have_all_diverged_fails(tmp_path, eval_every):
     assert lines(tmp_path / "run/metrics.jsonl")[-1]["event"] == "diverged"
 
 
-def test_a_folder_in_use_is_refused_and_force_removes_our_files_alone(tmp_path):
+def test_force_removes_only_our_files_from_a_used_folder(tmp_path):
     folder = tmp_path / "run"
     short = dataclasses.replace(CONFIG, num_steps=4, optimizer="sgd")
     start(folder, config=short)
@@ -469,7 +467,7 @@ def test_a_folder_in_use_is_refused_and_force_removes_our_files_alone(tmp_path):
     assert (folder / "notes").read_text() == "mine"
 
 
-def test_only_what_does_not_change_the_numbers_may_differ_at_a_resume(tmp_path):
+def test_only_fields_that_keep_the_numbers_may_change(tmp_path):
     folder = tmp_path / "run"
     constant = dataclasses.replace(CONFIG, schedule="constant", optimizer="sgd")
     start(folder, config=constant)
@@ -487,7 +485,7 @@ def test_only_what_does_not_change_the_numbers_may_differ_at_a_resume(tmp_path):
     assert (folder / "config.json").read_bytes() == before
 
 
-def test_evaluation_takes_the_first_batches_alone(tmp_path):
+def test_evaluation_takes_only_the_first_batches(tmp_path):
     config = dataclasses.replace(CONFIG, eval_batches=1)
     made, mesh = programs(config)
     data, state = toy_data(), made.start()
@@ -529,7 +527,7 @@ def metrics_line(step):
     ids=range(20),
 )
 @pytest.mark.parametrize("place", [0, 4, 9])
-def test_a_damaged_line_costs_no_other(damage, fault, place, tmp_path, capsys):
+def test_a_damaged_line_affects_no_other_line(damage, fault, place, tmp_path, capsys):
     path = tmp_path / "metrics.jsonl"
     good = [metrics_line(step) for step in range(1, 10)]
     path.write_bytes(b"".join([*good[:place], damage, *good[place:]]))
@@ -541,7 +539,7 @@ def test_a_damaged_line_costs_no_other(damage, fault, place, tmp_path, capsys):
     assert fault in said
 
 
-def test_of_many_damaged_lines_some_are_described(tmp_path, capsys):
+def test_only_some_of_many_damaged_lines_are_described(tmp_path, capsys):
     (tmp_path / "metrics.jsonl").write_bytes((b"bad\n" + metrics_line(1)) * 15)
     MetricsLog(tmp_path, [{"member": 0}], done=1).close()
     assert (tmp_path / "metrics.jsonl").read_bytes() == metrics_line(1) * 15
@@ -552,7 +550,7 @@ def test_of_many_damaged_lines_some_are_described(tmp_path, capsys):
     assert "and 5 more" in said
 
 
-def test_lines_of_later_steps_are_removed_wherever_they_stand_and_it_is_said(tmp_path, capsys):
+def test_lines_of_later_steps_are_removed_with_a_message(tmp_path, capsys):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b"".join(map(metrics_line, (1, 4, 2, 10**30, 3, 0))))
     MetricsLog(tmp_path, [{"member": 0}], done=3).close()
@@ -562,7 +560,7 @@ def test_lines_of_later_steps_are_removed_wherever_they_stand_and_it_is_said(tmp
 
 
 @pytest.mark.parametrize("done", [2, 3])
-def test_a_torn_last_line_is_kept_if_all_of_it_is_there(done, tmp_path, capsys):
+def test_a_last_line_without_its_end_is_kept_if_complete(done, tmp_path, capsys):
     path = tmp_path / "metrics.jsonl"
     for length in range(1, len(metrics_line(3))):
         path.write_bytes(metrics_line(1) + metrics_line(3)[:length])
@@ -577,7 +575,7 @@ def test_a_torn_last_line_is_kept_if_all_of_it_is_there(done, tmp_path, capsys):
         assert ("1 lines of steps after 2" in said) == (is_whole and done == 2)
 
 
-def test_a_file_without_damage_is_left_as_it_is_without_a_word(tmp_path, capsys):
+def test_an_undamaged_file_is_left_alone_silently(tmp_path, capsys):
     path = tmp_path / "metrics.jsonl"
     MetricsLog(tmp_path, [{"member": 0}], done=9).close()
     assert path.read_bytes() == b""
@@ -589,7 +587,7 @@ def test_a_file_without_damage_is_left_as_it_is_without_a_word(tmp_path, capsys)
     assert capsys.readouterr().err == ""
 
 
-def test_a_line_that_does_not_fit_the_disk_is_taken_back(tmp_path):
+def test_a_line_that_does_not_fit_on_the_disk_is_removed(tmp_path):
     log = MetricsLog(tmp_path, [{"member": 0}])
     log.write(1, "train", {"loss": np.ones(1)})
     whole = (tmp_path / "metrics.jsonl").read_bytes()
@@ -604,7 +602,7 @@ def test_a_line_that_does_not_fit_the_disk_is_taken_back(tmp_path):
     assert (tmp_path / "metrics.jsonl").read_bytes() == whole
 
 
-def test_tensorboard_files_have_the_finite_scalars_of_each_member(tmp_path):
+def test_tensorboard_has_the_finite_scalars_of_each_member(tmp_path):
     pytest.importorskip("tensorboardX")
     log = MetricsLog(tmp_path, [{"member": 0}, {"member": 1}], tensorboard=True)
     log.write(1, "train", {"loss": np.array([1.5, np.nan])})
@@ -630,7 +628,7 @@ DIRECT = {
         optax.scale_by_learning_rate(at.rate),
     ),
     "lion": lambda at: optax.lion(at.rate, at.b1, at.b2, weight_decay=at.decay),
-    "muon": lambda at: optax.nadamw(at.rate, at.b1, at.b2, weight_decay=at.decay),  # of a vector
+    "muon": lambda at: optax.nadamw(at.rate, at.b1, at.b2, weight_decay=at.decay),  # for a vector
     "schedule_free_adamw": lambda at: contrib.schedule_free_adamw(
         at.rate, b1=at.b1, b2=at.b2, weight_decay=at.decay
     ),
@@ -651,7 +649,7 @@ class At:
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_an_optimizer_of_the_table_is_the_one_of_that_name(name):
+def test_a_row_of_the_table_is_the_optimizer_of_its_name(name):
     config = TrainConfig(
         optimizer=name, learning_rate=0.1, b1=0.8, b2=0.95, weight_decay=0.01,
         schedule="constant", warmup_steps=0, num_steps=5,
@@ -707,7 +705,7 @@ def test_a_gradient_is_clipped_by_its_global_norm():
         ("eps=", "could not convert"),
     ],
 )
-def test_a_sweep_that_is_no_sweep_is_refused(assignment, message):
+def test_an_invalid_sweep_raises(assignment, message):
     with pytest.raises(ConfigError, match=message):
         sweep_members(TrainConfig(), [assignment])
     with pytest.raises(ConfigError, match="twice"):
@@ -731,13 +729,13 @@ def test_a_field_out_of_range_is_named(field):
         dataclasses.replace(TrainConfig(), **{name: json.loads(value)})
 
 
-def test_coupled_decay_is_kadams_alone():
+def test_only_kadam_has_coupled_decay():
     with pytest.raises(ConfigError, match="coupled=True is for optimizer=kadam, got lion"):
         TrainConfig(coupled=True, optimizer="lion")
 
 
 @pytest.mark.parametrize("bad", [{"schedule": "cosine"}, {"b1": 0.0}])
-def test_what_schedule_free_cannot_be_trained_with_is_refused(bad):
+def test_settings_unfit_for_schedule_free_raise(bad):
     good = {"optimizer": "schedule_free_adamw", "schedule": "constant"}
     (name,) = bad
     with pytest.raises(ValueError, match=f"{name} must be .* for optimizer=schedule_free_adamw"):

@@ -1,4 +1,4 @@
-"""Meshes of members x data, sharded parameters and several processes give one device's numbers."""
+"""Meshes of members x data, sharded parameters and processes give one device's numbers."""
 
 import json
 from functools import cache
@@ -35,7 +35,7 @@ def batches():
 
 @cache
 def trained(shape, shard_above=None):
-    """(programs, state, losses of all steps, validation sums) on a mesh of that shape."""
+    """Return (programs, state, losses of all steps, validation sums) on a mesh of that shape."""
     members, _ = sweep_members(CONFIG, SWEEP)
     mesh = make_mesh(MeshConfig(*shape), jax.devices(), 8, CONFIG.batch_size)
     programs = member_programs(
@@ -69,7 +69,7 @@ def test_a_mesh_gives_the_losses_of_one_device(shape):
 
 
 @pytest.mark.parametrize("shape", [(2, 4), (1, 8)], ids=str)
-def test_sharded_parameters_give_them_too_and_take_a_share_of_each_device(shape):
+def test_sharded_parameters_give_the_same_losses(shape):
     programs, state, losses, _ = trained(shape, 100)
     np.testing.assert_allclose(losses, trained((1, 1))[2], rtol=1e-5)
     kernel = state.params["first"]["kernel"]  # (8 members, 8, 16)
@@ -81,7 +81,7 @@ def test_sharded_parameters_give_them_too_and_take_a_share_of_each_device(shape)
     assert state.params["last"]["bias"].sharding.is_fully_replicated == (shape[0] == 1)
 
 
-def test_only_the_longest_axis_that_divides_is_cut():
+def test_only_the_longest_divisible_axis_is_sharded():
     mesh = make_mesh(MeshConfig(1, 8), jax.devices(), 1, 8)
     shapes = {"a": (1, 16, 24), "b": (1, 16, 30), "c": (1, 3, 700), "d": (1, 8), "e": (1,)}
     leaves = {name: jax.ShapeDtypeStruct(shape, np.float32) for name, shape in shapes.items()}
@@ -95,11 +95,11 @@ def test_only_the_longest_axis_that_divides_is_cut():
     }
 
 
-def test_a_mesh_is_left_to_the_compiler_and_gives_members_what_divides():
+def test_a_mesh_gives_members_as_many_devices_as_divide():
     devices = jax.devices()
     for num_members, members in ((1, 1), (2, 2), (6, 2), (12, 4), (8, 8)):
         mesh = make_mesh(MeshConfig(), devices, num_members, 16)
-        assert dict(mesh.shape) == {"members": members, "data": 1}  # cores of a CPU are shared
+        assert dict(mesh.shape) == {"members": members, "data": 1}  # a CPU shares its cores
         assert mesh.axis_types == (AxisType.Auto,) * 2
     assert dict(make_mesh(MeshConfig(data=4), devices, 6, 16).shape) == {"members": 2, "data": 4}
     assert process_share(mesh) == (0, 1)
@@ -113,7 +113,7 @@ def test_a_mesh_is_left_to_the_compiler_and_gives_members_what_divides():
         (MeshConfig(data=8), "the batch_size, 12, must be a multiple of mesh.data=8"),
     ],
 )
-def test_a_mesh_that_does_not_fit_is_refused(config, message):
+def test_a_mesh_that_does_not_fit_raises(config, message):
     with pytest.raises(ConfigError, match=message):
         make_mesh(config, jax.devices(), 6, 12)
     for value in (0, 1.5, float("nan"), "2"):
@@ -125,7 +125,7 @@ TEXT = (
     *("train", "text", "--preset", "smoke", "--set", "model.width=8", "--set", "model.context=8"),
     *("--set", "num_steps=6", "--set", "eval_every=3", "--set", "save_every=3"),
     *("--set", "warmup_steps=2", "--set", "log_every=1", "--set", "steps_per_call=3"),
-    *("--set", "optimizer=sgd", "--sweep", "seed=0,1"),  # which compiles fastest
+    *("--set", "optimizer=sgd", "--sweep", "seed=0,1"),  # sgd compiles fastest
 )
 
 

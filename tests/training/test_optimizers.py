@@ -1,4 +1,4 @@
-"""training/optimizers.py and training/trials.py: each optimizer is a row, whoever trains."""
+"""Tests of training/optimizers.py and training/trials.py: each optimizer is one row."""
 
 import dataclasses
 
@@ -39,7 +39,7 @@ def member_of(name, **changes):
 
 
 def run(optimizer, num_steps=NUM_STEPS):
-    """Parameters and state after steps on fixed noise gradients."""
+    """Return parameters and state after steps on fixed noise gradients."""
     keys = jax.random.split(jax.random.key(0), len(PARAMS))
     grads = {
         name: jax.random.normal(key, (NUM_STEPS, *leaf.shape))[:num_steps]
@@ -78,7 +78,7 @@ def test_a_row_is_the_optimizer_of_its_name(name):
         np.testing.assert_allclose(found[leaf], expected[leaf], rtol=1e-5)
 
 
-def test_schedule_free_is_optax_own_and_measured_through_its_average():
+def test_schedule_free_is_optaxs_and_uses_its_average():
     found, state = run(ours("schedule_free_adamw"))
     theirs = contrib.schedule_free_adamw(0.1, warmup_steps=3, weight_decay=1e-2)
     expected, theirs_state = run(theirs)
@@ -90,7 +90,7 @@ def test_schedule_free_is_optax_own_and_measured_through_its_average():
         assert not np.allclose(evaluated[leaf], found[leaf], rtol=1e-3)
 
 
-def test_muon_is_for_matrices_and_adam_for_what_is_looked_up():
+def test_muon_is_for_matrices_and_adam_for_lookups():
     found, _ = run(ours("muon"), num_steps=4)
     adam, _ = run(
         optax.nadamw(rate, OPTIMIZERS["muon"].usual["b1"], 0.999, weight_decay=1e-2),
@@ -101,7 +101,7 @@ def test_muon_is_for_matrices_and_adam_for_what_is_looked_up():
     assert not np.allclose(found["up"], adam["up"], rtol=1e-2)
 
 
-def test_muons_heads_are_apart():
+def test_muon_treats_heads_separately():
     leaf = jax.random.normal(jax.random.key(0), (4, 3, 2, 4))
     apart = {f"up{i}{j}": leaf[:, i, j] for i in range(3) for j in range(2)}
     optimizer = ours("muon")
@@ -129,7 +129,7 @@ def test_muons_updates_are_as_large_as_adams():
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_everything_of_a_member_may_be_traced(name):
+def test_all_hyperparameters_of_a_member_may_be_traced(name):
     @jax.jit
     def fn(member):
         params, state = run(ours(name, **member))
@@ -138,7 +138,7 @@ def test_everything_of_a_member_may_be_traced(name):
     base = fn(member_of(name))
     assert np.isfinite(base)
     for change in ({"learning_rate": 0.2}, {"b1": 0.5}, {"b2": 0.9}, {"weight_decay": 0.5}):
-        ignored = {"rmsprop": "b1", "muon": "b2", "sgd": "b2"}.get(name)  # of a matrix
+        ignored = {"rmsprop": "b1", "muon": "b2", "sgd": "b2"}.get(name)  # for a matrix
         assert (fn(member_of(name, **change)) == base) == (ignored in change)
 
 
@@ -151,7 +151,7 @@ def test_each_stage_may_have_its_own_decays():
 
 
 def test_a_new_optimizer_is_one_row(monkeypatch):
-    """The train command and the comparisons take it, train with it and measure what it says."""
+    """The train command and the comparisons accept it, train with it and measure through it."""
 
     def make(at, schedule):
         return optax.sgd(schedule, momentum=at["b1"])
@@ -180,14 +180,14 @@ def test_the_naive_strategy_gives_every_stage_the_usual_decays():
     assert strategy_decays(2, "naive") == {"b1": USUAL["b1"], "b2": USUAL["b2"]}
 
 
-def test_the_measured_parameters_are_what_evaluated_gives():
+def test_the_measured_parameters_are_those_of_evaluated():
     trial = text_trial(SMALL, CORPUS)
     zeros = trial(optax.sgd(0.1), 0, lambda opt_state, params: jax.tree.map(jnp.zeros_like, params))
     np.testing.assert_allclose(zeros["test"], np.log(256), rtol=1e-5)
 
 
 def test_paired_intervals_cover_the_mean_even_with_few_seeds():
-    """A bootstrap alone covers it in 87 of these cases."""
+    """A bootstrap alone would cover it in 87 of these cases."""
     rng = np.random.default_rng(0)
     covered = 0
     for _ in range(100):
@@ -196,7 +196,7 @@ def test_paired_intervals_cover_the_mean_even_with_few_seeds():
     assert covered >= 91
 
 
-def test_a_paired_interval_excludes_0_only_where_the_test_does():
+def test_a_paired_interval_agrees_with_the_paired_test():
     rng = np.random.default_rng(1)
     for _ in range(20):
         differences = rng.exponential(1.0, 6) - 0.3
@@ -204,7 +204,7 @@ def test_a_paired_interval_excludes_0_only_where_the_test_does():
         assert low <= 0 <= high or paired_p_value(differences) < 0.05
 
 
-def test_differences_that_are_not_finite_say_nothing():
+def test_differences_that_are_not_finite_decide_nothing():
     assert np.isnan(paired_mean([1.0, np.inf]).ends).all()
     assert np.isnan(paired_p_value([1.0, np.nan]))
     assert holm([np.nan, 0.01]).tolist() == [1.0, 0.02]
@@ -212,7 +212,7 @@ def test_differences_that_are_not_finite_say_nothing():
         paired_mean([1.0])
 
 
-def test_holm_never_rejects_what_bonferroni_keeps_out_of_order():
+def test_holm_adjusts_at_most_as_bonferroni_and_keeps_order():
     p = np.random.default_rng(1).uniform(size=12)
     adjusted = holm(p)
     assert (adjusted >= p).all()

@@ -1,4 +1,4 @@
-"""training/tasks.py: what the two networks are trained for, and how it is measured."""
+"""Tests of training/tasks.py: the losses and the metrics of the two networks."""
 
 import jax
 import jax.numpy as jnp
@@ -32,13 +32,13 @@ CASES = {
 
 @pytest.fixture(scope="module", params=CASES)
 def case(request):
-    """(task, params, state, batch), the weights large enough for dropout to matter."""
+    """(task, params, state, batch), with weights large enough for dropout to matter."""
     task, batch = CASES[request.param]
     params, state = jax.jit(task.init)(jax.random.key(0))
     return task, jax.tree.map(lambda leaf: 3 * leaf, params), state, batch
 
 
-def test_metrics_are_the_weighted_sums_of_those_of_single_examples(case):
+def test_metrics_are_weighted_sums_over_examples(case):
     task, params, state, batch = case
     metrics = jax.jit(task.metrics)
     whole = metrics(params, state, batch, WEIGHTS)
@@ -59,7 +59,7 @@ def test_padding_changes_nothing(case):
         np.testing.assert_array_equal(given[name], padded[name])
 
 
-def test_dropout_is_on_in_training_alone():
+def test_dropout_is_on_only_in_training():
     task, batch = CASES["text"]
     params, state = task.init(jax.random.key(0))
     params = jax.tree.map(lambda leaf: 10 * leaf, params)
@@ -71,7 +71,7 @@ def test_dropout_is_on_in_training_alone():
     assert metrics(params, state, batch, ones) == metrics(params, state, batch, ones)
 
 
-def test_batch_norm_takes_the_batchs_statistics_in_training_alone():
+def test_batch_norm_uses_batch_statistics_only_in_training():
     task, batch = CASES["images"]
     loss, metrics = jax.jit(task.loss), jax.jit(task.metrics)
     params, fresh = jax.jit(task.init)(jax.random.key(0))
@@ -83,7 +83,7 @@ def test_batch_norm_takes_the_batchs_statistics_in_training_alone():
     assert metrics(params, fresh, batch, WEIGHTS) != metrics(params, trained, batch, WEIGHTS)
 
 
-def test_accuracy_counts_what_the_largest_logit_says():
+def test_accuracy_counts_correct_largest_logits():
     task, batch = CASES["images"]
     params, state = jax.jit(task.init)(jax.random.key(0))
     params["bias"] = jnp.where(jnp.arange(10) == 7, 1e3, 0.0)
@@ -93,7 +93,7 @@ def test_accuracy_counts_what_the_largest_logit_says():
     np.testing.assert_allclose(sums["loss"], 1e3, rtol=1e-2)
 
 
-def test_the_figures_task_is_the_same_with_batches_of_both_splits():
+def test_the_figures_task_adds_batches_of_both_splits():
     corpus = byte_corpus("t", bytes(range(15)) * 90 + b"\x0f" * 150)
     model = GPTConfig(vocab_size=256, context=6, num_layers=1, num_heads=2, width=8)
     task, whole = language_task(model, corpus, batch=4), text_task(model)

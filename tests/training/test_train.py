@@ -1,4 +1,4 @@
-"""training/tasks.py and train.py: one run as a pure function, alone and as a member."""
+"""Tests of training/tasks.py and train.py: a run as a pure function, alone and as a member."""
 
 import chex
 import jax
@@ -25,7 +25,7 @@ def task():
 
 
 def parabola(noise=0.0):
-    """Loss (w - noise·batch)²/2; `noise` also makes the initial weight and the dropout random."""
+    """Return loss (w - noise·batch)²/2; `noise` also randomizes initial weight and dropout."""
 
     def loss(w, count, batch, key):
         return (w - noise * (batch + jax.random.normal(key))) ** 2 / 2, count + 1
@@ -59,7 +59,7 @@ def test_a_longer_run_begins_with_the_shorter_one():
     np.testing.assert_array_equal(short.loss, long.loss[:3])
 
 
-def test_a_member_is_the_same_wherever_it_stands():
+def test_a_member_is_the_same_anywhere_in_a_sweep():
     def fn(member):
         optimizer = optax.adam(member["learning_rate"])
         return train_member(parabola(noise=1.0), optimizer, seed=member["seed"], num_steps=4).loss
@@ -72,7 +72,7 @@ def test_a_member_is_the_same_wherever_it_stands():
 
 
 def layers():
-    """Parameters of all kinds that optimizers tell apart, float32; the loss pulls them to 0."""
+    """Return float32 parameters of all kinds that optimizers distinguish, pulled to 0."""
     shapes = {"embedding": (3, 4), "up": (4, 6), "scale": (4,)}
 
     def init(key):
@@ -89,8 +89,8 @@ def layers():
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_with_64_bits_an_optimizer_keeps_the_dtypes_of_its_state(name, x64):
-    """Hyperparameters of a sweep are float64 there, parameters stay float32."""
+def test_with_x64_an_optimizer_keeps_its_states_dtypes(name, x64):
+    """Hyperparameters of a sweep are then float64, but parameters stay float32."""
     at = {"learning_rate": 0.1, **OPTIMIZERS[name].usual}
     members = {key: jnp.asarray([value, value]) for key, value in at.items()}
     assert members["learning_rate"].dtype == jnp.float64
@@ -119,7 +119,7 @@ def test_seed_and_hyperparameters_may_be_traced():
         assert np.isfinite(run(seed, 1e-3 * seed)).all()
 
 
-def test_training_lowers_the_heldout_loss_and_the_first_loss_is_that_of_chance(task):
+def test_training_lowers_the_heldout_loss_from_chance(task):
     result = train_member(task, optax.adam(2e-2), seed=0, num_steps=30)
     batch = task.sample_heldout(jax.random.key(9))
     np.testing.assert_allclose(result.loss[0], np.log(256), rtol=0.02)

@@ -1,4 +1,4 @@
-"""training/tuning.py: many candidates with one seed, few with more; the lowest mean is chosen."""
+"""Tests of training/tuning.py: many candidates with one seed, few with more, lowest mean."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ SHAPE = (40, 12)
 
 
 def tables(kind):
-    """Validation (rows, candidates, seeds), with ties or with what is not finite."""
+    """Return validation (rows, candidates, seeds), with ties or with values not finite."""
     random = np.random.default_rng(0)
     validation = random.integers(0, 3, (*SHAPE, 3)) / 10
     loss = random.normal(size=(*SHAPE, 3))
@@ -23,7 +23,7 @@ def tables(kind):
 
 
 def train_from(table, stages):
-    """Looks up what every candidate gives; its place in its row is one of its values."""
+    """Look up every candidate's results; its index in its row is one of its values."""
 
     def train(stage, candidates, seeds):
         stages.append((stage, candidates["place"].shape, list(seeds)))
@@ -38,7 +38,7 @@ CANDIDATES = {"place": np.tile(np.arange(SHAPE[1]), (SHAPE[0], 1))}
 
 @pytest.mark.parametrize("kind", ["ties", "diverged"])
 @pytest.mark.parametrize("few", [None, 1, 4])
-def test_the_chosen_have_the_lowest_mean_then_the_lowest_loss(kind, few):
+def test_the_chosen_have_the_lowest_mean_then_lowest_loss(kind, few):
     table, stages = tables(kind), []
     found = tune(train_from(table, stages), CANDIDATES, [0, 1, 2], few)
     keys = [np.nan_to_num(table[k], nan=np.inf) for k in ("validation", *[*table][1:])]
@@ -58,7 +58,7 @@ def test_the_chosen_have_the_lowest_mean_then_the_lowest_loss(kind, few):
     assert stages == expected
 
 
-def test_what_is_known_of_the_first_seed_is_not_trained_again():
+def test_known_results_of_the_first_seed_are_reused():
     table, stages = tables("diverged"), []
     first = {"validation": table["validation"][..., :1]}
     found = tune(train_from(table, stages), CANDIDATES, [0, 1, 2], 4, first)
@@ -79,7 +79,7 @@ def test_a_trainer_gives_every_candidate_every_seed(tmp_path):
 
 
 def test_a_stage_is_trained_once(tmp_path):
-    """Or it would get the chunks of the first time, whatever its candidates are."""
+    """Otherwise it would get the chunks of the first time, whatever its candidates are."""
     run = Run(None, None, ChunkStore(tmp_path))
     train = trainer(run, "rates", lambda member: {"validation": member["a"]}, chunk_size=2)
     train("tuning", {"a": np.arange(2.0)}, [0])

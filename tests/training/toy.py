@@ -1,4 +1,4 @@
-"""What trains in no time: a regression with BatchNorm and dropout, and a trial of four numbers."""
+"""Tasks that train instantly: a regression with BatchNorm and dropout, and a toy trial."""
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ class Network(nnx.Module):
 
 
 def toy_task(inputs, hidden):
-    """Batches of x, (batch, inputs), and y, (batch,)."""
+    """Return batches of x, (batch, inputs), and y, (batch,)."""
     init, apply = functional(lambda rngs: Network(inputs, hidden, rngs))
 
     def loss(params, state, batch, key):
@@ -40,7 +40,7 @@ def toy_task(inputs, hidden):
 
 
 def valley(optimizer, seed, evaluated=lambda opt_state, params: params):
-    """A trial in no time: a long valley seen through noise; where it lies differs by seed."""
+    """Run an instant trial: a long valley with noise, at a place that differs by seed."""
     key = jax.random.key(seed)
     goal = 1 + 0.3 * jax.random.normal(key, (4,))
     curvatures = jnp.array([1.0, 3.0, 10.0, 30.0])

@@ -1,4 +1,4 @@
-"""Made-up data and cases that the figures comparing strategies share in their tests."""
+"""Shared parts of the tests of figures that compare strategies."""
 
 import dataclasses
 import functools
@@ -14,14 +14,14 @@ FIGURES = {"text": strategies_text.FIGURE, "images": strategies_images.FIGURE}
 
 
 def made_up(task, levels=None, spread=0.0, edges=(), **settings):
-    """A dataset in which an arm's test is 10 less the gain of its strategy, the same at every k.
+    """Make a dataset where an arm's test is 10 minus its strategy's gain, the same at every k.
 
     Args:
-      task: Whose figure it is.
+      task: The figure's task.
       levels: Gains over Adam by strategy, or by arm.
-      spread: Standard deviation of what is added to every seed of every arm.
+      spread: Standard deviation of the noise added to every seed of every arm.
       edges: Arms whose learning rate is at an edge.
-      settings: Of the configuration, if they are not the laptop's.
+      settings: Fields of the configuration that differ from the laptop's.
     """
     config = dataclasses.replace(FIGURES[task].presets["laptop"], **settings)
     gains = {"inverse_exp": 2.0, "exp": 1.0, "scaled": 0.5, "naive": -5.0, "root": -1.0}
@@ -73,6 +73,6 @@ REFUSED = [
 
 
 def claims_of(task):
-    """The made-up data and cases of a figure's `Contract`."""
+    """Return the arguments for `Contract`."""
     cases = {f"{name}-on-{task}": of for name, of in CASES.items()}
     return {"made_up": functools.partial(made_up, task), "cases": cases}

@@ -1,4 +1,4 @@
-"""figures/optimizer/decay_search, its box, stages, analysis and claims."""
+"""Tests of figures/optimizer/decay_search: its box, stages, analysis and claims."""
 
 import dataclasses
 from functools import partial
@@ -95,7 +95,7 @@ def test_sobol_points_are_reproducible_and_differ_by_seed():
     assert (counts == 8).all()
 
 
-def test_refined_points_stay_near_their_centre_and_inside():
+def test_refined_points_stay_near_their_center_and_inside():
     centers, points = sobol(4, 3, 0), sobol(16, 3, 1)
     moved = around(centers, points, 0.2)
     assert (moved >= 0).all()
@@ -103,19 +103,19 @@ def test_refined_points_stay_near_their_centre_and_inside():
     assert (abs(moved - centers[np.arange(16) % 4]) <= 0.1 + 1e-12).all()
 
 
-def test_the_lower_end_is_open_for_no_average_alone():
+def test_only_a_gamma_of_zero_is_not_an_edge_at_the_low_end():
     low, high = np.full((1, 5), OUTER / 2), np.full((1, 5), 1 - OUTER / 2)
     assert at_edge(low, COORDINATES).tolist() == [[False, True, False, True, True]]
     assert at_edge(high, COORDINATES).all()
     assert not at_edge(np.full((1, 5), 0.5), COORDINATES).any()
 
 
-# The stages, on a problem that trains in no time
+# The stages, on a problem that trains instantly
 
 
 @partial(jax.jit, static_argnames=("name", "steps", "warmup"))
 def trained(name, setting, seed, steps=CONFIG.num_steps, warmup=CONFIG.warmup_steps):
-    """A member by the library's and optax's own optimizers."""
+    """Train a member with the library's and optax's own optimizers."""
     values = dict(zip(COORDINATES, setting, strict=True))
     shape = optax.warmup_cosine_decay_schedule(0.0, 1.0, warmup, steps, CONFIG.final_rate)
 
@@ -131,7 +131,7 @@ def trained(name, setting, seed, steps=CONFIG.num_steps, warmup=CONFIG.warmup_st
 
 
 def chosen_rate(name, setting, rates, losses, *steps):
-    """Of three rates the two that are best with one seed are tried with all tuning seeds."""
+    """Choose among the two of three rates that are best with one seed, with all tuning seeds."""
     setting, means = np.array(setting, float), {}
     for place in np.flatnonzero(losses < losses.max()):
         setting[4] = rates[place]
@@ -142,7 +142,7 @@ def chosen_rate(name, setting, rates, losses, *steps):
 
 
 @pytest.mark.parametrize("name", AXES)
-def test_members_are_trained_as_they_are_labelled(data, name):
+def test_members_are_trained_as_labeled(data, name):
     one = data.sel(optimizer=name)
     for member in (2, 9):
         expected = trained(name, one.setting[member].values, 0)["validation"]
@@ -152,7 +152,7 @@ def test_members_are_trained_as_they_are_labelled(data, name):
     np.testing.assert_allclose(data.test.sel(arm=arm, seed=4), expected, rtol=1e-4)
 
 
-def test_both_optimizers_get_as_many_members(data):
+def test_both_optimizers_get_equally_many_members(data):
     assert data.validation.notnull().all()
     assert data.finalist_validation.notnull().all()
     assert data.sizes["member"] == CONFIG.num_searched + CONFIG.num_refined
@@ -175,7 +175,7 @@ def test_the_best_become_finalists_and_the_lowest_mean_wins(data, name):
     assert data.mean_validation.sel(arm=arm) == pytest.approx(means.min().item())
 
 
-def test_strategies_are_the_papers_with_the_rate_that_validation_chose(data):
+def test_strategies_have_the_rate_that_validation_chose(data):
     for strategy, rule in STRATEGIES.items():
         losses = data.strategy_validation.sel(strategy=strategy)
         setting = data.arm_setting.sel(arm=strategy)
@@ -192,7 +192,7 @@ def test_strategies_are_the_papers_with_the_rate_that_validation_chose(data):
 
 
 @pytest.mark.parametrize("name", AXES)
-def test_on_the_second_task_the_rate_alone_is_tuned_again(data, name):
+def test_only_the_rate_is_tuned_again_on_the_second_task(data, name):
     one = data.sel(optimizer=name)
     setting = data.arm_setting.sel(arm={ADAMW: ADAMW, KADAM: SEARCHED}[name]).values.copy()
     steps = CONFIG.second_steps, CONFIG.second_warmup
@@ -204,7 +204,7 @@ def test_on_the_second_task_the_rate_alone_is_tuned_again(data, name):
     np.testing.assert_allclose(one.second_test.sel(seed=3), expected["test"].mean(), rtol=1e-4)
 
 
-# What is made of them
+# The analysis
 
 
 def test_differences_are_paired_by_seed(data):
@@ -216,7 +216,7 @@ def test_differences_are_paired_by_seed(data):
     np.testing.assert_array_equal(data.gain_over_strategies, paired_mean(difference).ends)
 
 
-def test_rank_correlations_are_scipys_over_the_whole_box_without_what_diverged(data):
+def test_rank_correlations_equal_scipys_without_diverged_runs(data):
     some = data.copy(deep=True)
     some.validation[1, :2] = np.nan
     inside = slice(2, CONFIG.num_searched)
@@ -245,7 +245,7 @@ def test_the_page_ends_with_the_note(data):
 
 
 def train(stage, candidates, seeds):
-    """The higher a learning rate the better, until members diverge."""
+    """Higher learning rates are better, until members diverge."""
     rates = candidates["learning_rate"]
     losses = np.where(rates < 0.2, 1 - rates, np.nan)
     return {"validation": (x := np.stack([losses] * len(seeds), -1)), "test": x}
@@ -254,17 +254,17 @@ def train(stage, candidates, seeds):
 SOME = stages(CONFIG, dict.fromkeys(AXES, train), dict.fromkeys(AXES, train))
 
 
-def test_what_diverged_is_never_chosen():
+def test_a_diverged_member_is_never_chosen():
     some = SOME
     finite = np.isfinite(some.validation)
     assert finite.any("member").all()
     assert not finite.all("member").any()
     for name in AXES:
         assert finite.sel(optimizer=name)[some.chosen.sel(optimizer=name).item()]
-    assert np.isfinite(some.test).all("seed").sum() >= 3  # of what is compared
+    assert np.isfinite(some.test).all("seed").sum() >= 3  # among the compared arms
 
 
-def test_both_tasks_are_what_the_configuration_says(monkeypatch, tmp_path):
+def test_both_tasks_follow_the_configuration(monkeypatch, tmp_path):
     given = {}
     for name in ("text_trial", "image_trial"):
 
@@ -308,15 +308,15 @@ def test_images_may_be_judged_by_their_loss(monkeypatch):
 
 
 def made_up(found=2.0, images=0.5, strategies=None, spread=0.0, edges=(), second_edges=()):
-    """The figure's dataset if AdamW's test loss were 3 and 1, and others as given.
+    """Make the figure's dataset with AdamW's test losses 3 and 1, and others as given.
 
     Args:
       found: Loss of what was found, on text.
-      images: The same on images.
+      images: The loss of what was found, on images.
       strategies: Losses of strategies that are not 2.5.
-      spread: Standard deviation of what every seed of every arm adds.
+      spread: Standard deviation of the noise that every seed of every arm adds.
       edges: Arms whose learning rate is at an edge.
-      second_edges: Optimizers of which it is, on images.
+      second_edges: Optimizers whose learning rate on images is at an edge.
     """
     random = np.random.default_rng(0)
     losses = {ADAMW: 3.0, SEARCHED: found} | dict.fromkeys(STRATEGIES, 2.5) | (strategies or {})
@@ -356,13 +356,13 @@ ON_TEXT, ON_IMAGES, STRATEGY, NEAR = CLAIMS
         (NEAR, {"strategies": {"inverse_exp": 2.04}, "edges": ["inverse_exp"]}, SUPPORTED),
     ],
 )
-def test_an_optimum_at_an_edge_leaves_open_how_much_better_it_is(claim, given, verdict):
+def test_an_optimum_at_an_edge_opens_the_interval(claim, given, verdict):
     config = to_json(LAPTOP)
     changed = made_up(**given).assign_attrs(config=config)
     assert judge(claim, changed, FIGURE.minimum).verdict == verdict
 
 
-def test_a_narrow_network_says_nothing_of_cifar10():
+def test_a_narrow_network_decides_nothing_about_cifar10():
     for width, verdict in ((1 / 16, INCONCLUSIVE), (1 / 8, SUPPORTED)):
         config = dataclasses.replace(LAPTOP, dataset="cifar10", second_model=CNNConfig(width=width))
         changed = made_up().assign_attrs(config=to_json(config))
@@ -381,7 +381,7 @@ def test_a_narrow_network_says_nothing_of_cifar10():
         ({"edges": [SEARCHED]}, 1),
     ],
 )
-def test_what_is_recommended_is_better_on_both_tasks_or_nothing_is(given, confirmed):
+def test_a_recommendation_is_better_on_both_tasks(given, confirmed):
     changed = made_up(**given)
     assert changed.num_confirmed == confirmed
     start = "Recommended" if confirmed else "No decays were found"

@@ -1,4 +1,4 @@
-"""figures/optimizer/noise_robustness, its noise, its statistics and its claims."""
+"""Tests of figures/optimizer/noise_robustness: its noise, its statistics and its claims."""
 
 import dataclasses
 
@@ -60,7 +60,7 @@ def test_noise_is_as_large_as_the_gradient_times_its_level():
     assert abs(np.corrcoef(steps)[0, 1]) < 0.05
 
 
-def test_noise_follows_the_gradients_scale_its_key_and_nothing_else():
+def test_noise_depends_only_on_gradient_scale_and_key():
     def first(level, key, grads=GRADS):
         noise = add_relative_noise(level, jax.random.key(key))
         return noise.update(grads, noise.init(grads))[0]["a"]
@@ -71,7 +71,7 @@ def test_noise_follows_the_gradients_scale_its_key_and_nothing_else():
     assert not np.allclose(first(1.0, 0), first(1.0, 1))
 
 
-def test_label_noise_changes_training_labels_alone():
+def test_label_noise_changes_only_training_labels():
     noisy = ngram_task(MODEL, CORPUS, 4096, 0.25)
     key = jax.random.key(3)
     given, clean = noisy.sample(key), ngram_task(MODEL, CORPUS, 4096).sample(key)
@@ -81,7 +81,7 @@ def test_label_noise_changes_training_labels_alone():
     assert stats.kstest(labels / 256, "uniform").pvalue > 0.01
 
 
-def test_a_member_is_trained_with_its_noise_and_measured_without():
+def test_a_member_trains_with_noise_and_is_measured_without():
     member = {"seed": 4, "learning_rate": 0.1, "gradient_noise": 2.0, "label_noise": 0.3}
     trial = noisy_trial(MODEL, CORPUS, optax.sgd, batch=8, num_steps=5, eval_examples=32)
     found = jax.jit(trial)(member)
@@ -98,7 +98,7 @@ def test_a_member_is_trained_with_its_noise_and_measured_without():
         )
 
 
-def test_members_lie_by_condition_k_and_seed(data):
+def test_members_are_ordered_by_condition_k_and_seed(data):
     assert data.validation.shape == (4, 2, 3)
     assert data.test.shape == (4, 2, 3)
     assert (abs(data.test - np.log(256)) < 2).all()
@@ -114,20 +114,20 @@ def test_the_chosen_rate_is_next_to_the_best_of_the_grid(data):
 
 
 def noise_of(at):
-    """A number that grows with each kind of noise, 1 from end to end."""
+    """Return a number that grows with each kind of noise, by 1 from end to end."""
     return -np.log2(at.batch) / 6 + at.gradient_noise / 3 + at.label_noise / 0.3
 
 
 def made_up(constant=0.0, slope=0.0, two=0.0, spread=0.01, at_edge=None, config=LAPTOP):
-    """The figure's dataset with losses of 2 and what is given more.
+    """Make the figure's dataset with losses of 2, plus what is given.
 
     Args:
-      constant: For k >= 3.
-      slope: For k >= 3 times the noise.
-      two: For k = 2.
-      spread: Standard deviation of every member.
+      constant: Added for k >= 3.
+      slope: Added for k >= 3, times the noise.
+      two: Added for k = 2.
+      spread: Standard deviation of every member's noise.
       at_edge: A k whose best learning rates are the lowest of the grid.
-      config: What it is of.
+      config: The configuration.
     """
     more = [
         [0.0 if k == 1 else two if k == 2 else constant + slope * noise_of(at) for k in config.ks]
@@ -141,7 +141,7 @@ def made_up(constant=0.0, slope=0.0, two=0.0, spread=0.01, at_edge=None, config=
     return analyze(config, losses + valleys, test)
 
 
-def test_a_gain_is_over_the_better_of_the_smaller():
+def test_a_gain_is_over_the_better_of_the_smaller_ks():
     for axis in ("batch", "gradient_noise", "label_noise"):
         run = made_up(constant=-0.1, two=-0.3, spread=1e-6)
         assert gain(run, axis).value == pytest.approx(-0.2, abs=1e-4)
@@ -163,7 +163,7 @@ def test_a_trend_is_the_slope_of_each_seeds_differences():
 
 
 @pytest.mark.parametrize("axis", ["batch", "gradient_noise", "label_noise"])
-def test_a_rate_at_an_edge_opens_the_interval_to_its_side(axis):
+def test_a_rate_at_an_edge_opens_the_interval_on_its_side(axis):
     assert gain(made_up(constant=-0.1, at_edge=1), axis).low == -np.inf
     lower = gain(made_up(constant=-0.1, at_edge=3), axis)  # 5 is as good on validation, but second
     assert lower.low > 0
@@ -174,7 +174,7 @@ def test_a_rate_at_an_edge_opens_the_interval_to_its_side(axis):
     assert (found.low, found.high) == (-np.inf, np.inf)
 
 
-def test_a_diverged_seed_leaves_open_what_it_is_part_of():
+def test_a_diverged_seed_makes_its_contrast_inconclusive():
     test = made_up().test.transpose("condition", "k", "seed").values.copy()
     test[1, 0, 0] = np.inf  # Adam's at batch 8
     run = analyze(LAPTOP, made_up().validation.values, test)
@@ -191,13 +191,13 @@ def test_too_little_noise_decides_nothing():
         assert claim.statistic(run) == NOTHING
 
 
-def test_without_two_adam_the_better_of_the_smaller_is_not_known():
+def test_without_two_adam_a_gain_is_unknown():
     run = made_up(constant=-0.1, config=dataclasses.replace(LAPTOP, ks=(1, 3)))
     for claim in CLAIMS:
         assert (claim.statistic(run) == NOTHING) == ("better" in claim.id)
 
 
-def test_without_a_larger_k_nothing_is_said_of_it():
+def test_without_a_larger_k_nothing_is_judged():
     run = made_up(config=dataclasses.replace(LAPTOP, ks=(1, 2)))
     for claim in CLAIMS:
         assert claim.statistic(run) == NOTHING

@@ -1,4 +1,4 @@
-"""figures/optimizer/optimizer_comparison, what it is tuned over, and its claims."""
+"""Tests of figures/optimizer/optimizer_comparison: its grids and its claims."""
 
 import dataclasses
 
@@ -36,8 +36,8 @@ SMALL = dataclasses.replace(
 
 
 @pytest.mark.parametrize("name", ["schedule_free_adamw", "scaled_2"])
-def test_what_is_tested_is_what_had_the_lowest_validation_loss(data, name):
-    """Trained again outside of the figure, Schedule-free through its averaged parameters."""
+def test_the_tested_setting_has_the_lowest_validation_loss(data, name):
+    """Training it again outside the figure gives the same test loss."""
     arm = data.sel(arm=name)
     trial = text_trial(SMALL, CORPUS)
     picked = {key: float(arm[key][arm.picked_setting]) for key in ("b1", "b2", "weight_decay")}
@@ -63,7 +63,7 @@ def test_what_is_tested_is_what_had_the_lowest_validation_loss(data, name):
         np.testing.assert_allclose(arm.test.sel(seed=seed), expected, rtol=1e-5)
 
 
-def test_every_optimizer_is_tuned_with_as_many_members(data):
+def test_every_optimizer_gets_equally_many_members(data):
     for losses, number in (("validation", 10), ("finalist_validation", SMALL.num_finalists)):
         trained = data[losses].notnull().groupby("optimizer").sum(...)
         assert set(trained.values.tolist()) == {number}
@@ -80,7 +80,7 @@ def test_every_optimizer_is_tuned_with_as_many_members(data):
     assert not {*LAPTOP.tuning_seeds} & {*LAPTOP.seeds}
 
 
-def test_grids_have_what_one_starts_from():
+def test_grids_include_the_usual_starting_points():
     for name in RIVALS:
         usual = OPTIMIZERS[name].usual
         settings = LAPTOP.grid(name).settings
@@ -98,7 +98,7 @@ def test_gains_are_paired_differences_to_adamw(data):
     assert (data.gain_inverse_exp_2 == data.gain.sel(arm="inverse_exp_2")).all()
 
 
-def test_each_optimizer_ends_with_its_lowest_validation_loss(data):
+def test_each_optimizer_picks_its_lowest_validation_loss(data):
     for name, arms in data.groupby("optimizer"):
         picked = arms.isel(arm=arms.picked.values)
         assert picked.sizes["arm"] == 1
@@ -110,16 +110,16 @@ def test_each_optimizer_ends_with_its_lowest_validation_loss(data):
 
 
 def made_up(gains=None, picks="scaled_2", spread=0.0, edges=(), diverged=(), seed=0, config=LAPTOP):
-    """A dataset in which an arm's test loss is 2 less its gain over AdamW, and noise.
+    """Make a dataset where an arm's test loss is 2 minus its gain over AdamW, plus noise.
 
     Args:
       gains: By arm, or by optimizer; 0 for the others.
       picks: The arm of k-Adam with the lowest validation loss; the others' falls with their gains.
-      spread: Standard deviation of what is added to every seed of every arm.
+      spread: Standard deviation of the noise added to every seed of every arm.
       edges: Arms whose learning rate is at an end.
-      diverged: Arms of which a seed diverged.
-      seed: Of the noise.
-      config: With the arms.
+      diverged: Arms with a diverged seed.
+      seed: Seed of the noise.
+      config: The configuration, which has the arms.
     """
     gains, arms = gains or {}, config.arms
     rows = max(len(arm.settings) for arm in arms)
@@ -153,7 +153,7 @@ def made_up(gains=None, picks="scaled_2", spread=0.0, edges=(), diverged=(), see
     return analyze(data).assign_attrs(config=to_json(config))
 
 
-# What supports a claim, what refutes it and what does neither.
+# Data that support a claim, refute it, or do neither.
 CASES = {
     "tuned-kadam-beats-tuned-adamw": (
         {"gains": {"scaled_2": 2 * USEFUL}},
@@ -198,7 +198,7 @@ def judged(name, **given):
         ("some-kadam-beats-tuned-adamw", "adamw", "root_3", "muon"),
     ],
 )
-def test_a_rate_at_an_end_leaves_open_how_much_better_an_arm_is(name, rival, arm, neither):
+def test_a_rate_at_an_end_opens_the_gains_interval(name, rival, arm, neither):
     better, worse, _ = CASES[name]
     assert judged(name, **better, edges=[rival]).verdict == INCONCLUSIVE
     assert judged(name, **better, edges=[arm, neither]).verdict == SUPPORTED
@@ -206,7 +206,7 @@ def test_a_rate_at_an_end_leaves_open_how_much_better_an_arm_is(name, rival, arm
     assert judged(name, **worse, edges=[rival, neither]).verdict == NOT_SUPPORTED
 
 
-def test_an_arm_that_diverged_is_no_best():
+def test_a_diverged_arm_is_not_the_best():
     given = {"gains": {"naive_3": 0.1, "scaled_3": 9.0}, "spread": 0.01}
     name = "some-kadam-beats-tuned-adamw"
     assert judged(name, **given, diverged=["scaled_3"]).estimate.value < 1
@@ -217,7 +217,7 @@ def test_an_arm_that_diverged_is_no_best():
     canvas.draw_without_rendering()
 
 
-def test_without_all_rivals_the_best_of_them_is_not_known():
+def test_the_best_rival_is_unknown_unless_all_are_there():
     config = dataclasses.replace(LAPTOP, optimizers=("adamw", "muon", "kadam"))
     given = CASES["tuned-kadam-beats-the-best-rival"][0]
     judgment = judged("tuned-kadam-beats-the-best-rival", **given, config=config)
@@ -226,14 +226,14 @@ def test_without_all_rivals_the_best_of_them_is_not_known():
     assert judged("tuned-kadam-beats-tuned-adamw", **given, config=config).verdict == SUPPORTED
 
 
-def test_without_all_ks_the_best_of_them_is_not_known():
+def test_the_best_k_is_unknown_unless_all_are_there():
     config = dataclasses.replace(LAPTOP, ks=(2,), grids=first_few(LAPTOP.grids, 10, 5))
     given = CASES["two-adam-is-the-best-kadam"][0]
     judgment = judged("two-adam-is-the-best-kadam", **given, config=config)
     assert judgment.verdict == INCONCLUSIVE
 
 
-def test_of_several_arms_the_one_with_the_lowest_validation_loss_counts():
+def test_the_arm_with_the_lowest_validation_loss_counts():
     data = made_up({"lion": 0.2, "muon": 0.3})
     data.picked_validation.loc[{"arm": "lion"}] = 0.0
     value = ROWS["tuned-kadam-beats-the-best-rival"].statistic(data).value
@@ -243,7 +243,7 @@ def test_of_several_arms_the_one_with_the_lowest_validation_loss_counts():
 @pytest.mark.parametrize(
     ("axis", "tried", "place", "at_edge"),
     [
-        ("b1", [0.0, 0.5, 0.9], 0, False),  # without any average there is nothing beyond
+        ("b1", [0.0, 0.5, 0.9], 0, False),  # there is nothing beyond no average
         ("b1", [0.3, 0.5, 0.9], 0, True),
         ("b2", [0.9, 0.99, 0.999], 1, False),
         ("b2", [0.9, 0.99, 0.999], 2, True),
@@ -253,7 +253,7 @@ def test_of_several_arms_the_one_with_the_lowest_validation_loss_counts():
         ("weight_decay", [0.1, 0.1, 0.1], 0, False),  # never varied
     ],
 )
-def test_an_optimum_at_an_end_of_any_axis_is_flagged_and_named(axis, tried, place, at_edge):
+def test_an_optimum_at_an_end_of_an_axis_is_flagged(axis, tried, place, at_edge):
     data = made_up()
     data[axis][0, :3] = tried
     data[axis][0, 3:] = np.nan
@@ -264,8 +264,8 @@ def test_an_optimum_at_an_end_of_any_axis_is_flagged_and_named(axis, tried, plac
     assert (f"adamw ({AXES[axis]})" in data.note) == at_edge
 
 
-def test_neighbours_along_an_axis_have_the_other_decay_as_picked():
-    """γ was tried below at another β alone."""
+def test_neighbors_along_an_axis_share_the_other_decay():
+    """A lower γ was tried only at another β."""
     data = made_up()
     data["b1"][0, :4] = [0.5, 0.8, 0.9, 0.9]
     data["b2"][0, :4] = [0.9, 0.95, 0.95, 0.99]
@@ -279,7 +279,7 @@ def test_neighbours_along_an_axis_have_the_other_decay_as_picked():
     }
 
 
-def test_the_largest_gain_is_significant_where_holms_procedure_begins():
+def test_the_largest_gains_interval_agrees_with_bonferroni():
     """The interval excludes 0 if and only if Bonferroni's p-value over all gains is below 0.05."""
     claim, seen = ROWS["some-kadam-beats-tuned-adamw"], set()
     for seed in range(12):

@@ -1,4 +1,4 @@
-"""figures/optimizer/rate_sensitivity, what it computes from losses and noise, its claims."""
+"""Tests of figures/optimizer/rate_sensitivity: its optima, noise, dataset and claims."""
 
 import dataclasses
 import math
@@ -65,7 +65,7 @@ def test_an_optimum_is_within_half_a_step_of_the_lowest_loss(losses):
     assert 2**-0.501 < ratio < 2**0.501
 
 
-def test_a_diverged_neighbour_leaves_the_lowest_loss_itself():
+def test_next_to_a_diverged_run_the_optimum_is_on_the_grid():
     losses = bowl(LADDER, 0.011)
     losses[4] = np.nan
     assert optimum(LADDER, losses) == LADDER[3]
@@ -73,7 +73,7 @@ def test_a_diverged_neighbour_leaves_the_lowest_loss_itself():
 
 
 @pytest.mark.parametrize("curvature", [0.25, 1.0])
-def test_a_basin_of_a_bowl_has_its_width(curvature):
+def test_the_basin_of_a_bowl_has_its_width(curvature):
     ladder = np.geomspace(1e-4, 1, 40)
     found = basin(ladder, bowl(ladder, 0.01, curvature), 0.05)
     assert found.decades == pytest.approx(2 * math.sqrt(0.05 / curvature), rel=0.05)
@@ -81,7 +81,7 @@ def test_a_basin_of_a_bowl_has_its_width(curvature):
 
 
 @given(LOSSES, st.floats(0.1, 10))
-def test_a_basin_follows_a_change_of_units_and_a_tolerance(losses, factor):
+def test_a_basin_scales_with_units_and_tolerance(losses, factor):
     narrow, scaled = basin(LADDER, losses, 0.5), basin(factor * LADDER, losses, 0.5)
     np.testing.assert_allclose(scaled[:2], factor * np.array(narrow[:2]), rtol=1e-6)
     wide = basin(LADDER, losses, 1.0)
@@ -90,7 +90,7 @@ def test_a_basin_follows_a_change_of_units_and_a_tolerance(losses, factor):
     assert narrow.low <= LADDER[np.argmin(losses)] <= narrow.high
 
 
-def test_a_basin_ends_before_a_diverged_run_and_is_open_at_the_ladders_end():
+def test_a_basin_ends_before_a_diverged_run():
     losses = bowl(LADDER, LADDER[3], 0.1)
     cut = np.where(np.arange(9) == 5, np.nan, losses)
     assert basin(LADDER, losses, 0.05).high > LADDER[5]
@@ -139,7 +139,7 @@ def test_the_response_to_noise_is_that_of_k_adam(k):
 
 
 @pytest.mark.parametrize("k", [1, 2])
-def test_the_response_is_the_formulas_where_the_second_average_is_long(k):
+def test_the_response_follows_the_formulas_for_large_b2(k):
     def respond(b1):
         return noise_response(k, b1, 0.9999, num_steps=1200, num_entries=1000)
 
@@ -156,7 +156,7 @@ def test_the_response_is_the_formulas_where_the_second_average_is_long(k):
 # The dataset of a tiny, real run
 
 
-def test_members_lie_by_arm_rate_and_seed(data):
+def test_members_are_ordered_by_arm_rate_and_seed(data):
     assert data.validation.dims == ("arm", "place", "seed")
     assert np.isfinite(data.validation).all()
 
@@ -177,7 +177,7 @@ def test_an_arm_is_its_optimizer_at_its_learning_rate_and_seed(data):
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_diverged_rate_is_neither_chosen_nor_the_end_of_the_report():
+def test_a_diverged_rate_is_not_chosen_and_breaks_nothing():
     data = synthetic(diverged=True).assign_attrs(config=to_json(LAPTOP))
     assert np.isnan(data.validation.isel(place=-1)).all()
     assert (data.chosen_place < LAPTOP.num_rates - 1).all()
@@ -206,8 +206,8 @@ BEST = 0.005
 SPREAD = np.linspace(-1, 1, LAPTOP.num_seeds)
 
 
-def analysed(losses, predicted):
-    """The dataset of losses (num_arms, num_rates, num_seeds), and of a predicted ratio."""
+def analyzed(losses, predicted):
+    """Make the dataset of losses (num_arms, num_rates, num_seeds) and a predicted ratio."""
     response = np.array([1.0] + [1 / predicted] * len(LAPTOP.switches))
     splits = {"validation": losses, "test": losses}
     return analyse(LAPTOP, splits, {"size": response, "displacement": response})
@@ -223,7 +223,7 @@ def synthetic(
     predicted=None,
     diverged=False,
 ):
-    """Bowls: AdamW's with its bottom at `BEST`, 2-Adam's at `ratio` of that.
+    """Make bowls: AdamW's with its bottom at `BEST`, 2-Adam's at `ratio` times that.
 
     Plural names are half the range over seeds of 2-Adam's curvature and floor, and of the log10 of
     its best rate; `diverged` is what the highest rates do.
@@ -240,7 +240,7 @@ def synthetic(
     return analysed(losses, predicted or ratio)
 
 
-def test_the_ratio_and_the_prices_are_those_of_the_bowls():
+def test_ratio_and_prices_are_those_of_the_bowls():
     data = synthetic(ratio=0.4)
     np.testing.assert_allclose(data.ratio.sel(arm=list(LAPTOP.switches)), 0.4, rtol=1e-6)
     assert not data.rate_at_lowest.sel(arm=[ADAMW, *LAPTOP.switches]).any()

@@ -1,4 +1,4 @@
-"""figures/optimizer/strategies_images."""
+"""Tests of figures/optimizer/strategies_images."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ CONFIG = Config(
 
 @pytest.fixture(scope="module")
 def images():
-    """Few of the digits: training takes what it likes, a split has one batch."""
+    """A few of the digits, with one batch in each held-out split."""
     full = load_images("digits", cache=Path("unused"))
 
     def few(split):
@@ -46,8 +46,8 @@ def images():
     return Data(full.name, full.sha256, few(full.train), heldout, full.info)
 
 
-def test_a_trial_is_judged_on_every_image_of_both_splits(images):
-    optimizer = optax.sgd(1e-2)  # Adam blows rounding errors up
+def test_a_trial_measures_every_image_of_both_splits(images):
+    optimizer = optax.sgd(1e-2)  # Adam amplifies rounding errors
     trial = image_trial(CONFIG.model, images, batch=CONFIG.batch, num_steps=CONFIG.num_steps)
     found = jax.jit(lambda seed: trial(optimizer, seed))(3)
 
@@ -70,7 +70,7 @@ def test_a_trial_is_judged_on_every_image_of_both_splits(images):
     assert set(np.unique(found["test"])) <= {0.0, 100.0}
 
 
-def test_the_figure_says_how_coarse_its_test_is(data):
+def test_the_figure_states_how_coarse_its_test_is(data):
     assert data.test.shape == (6, 2, 100)
     assert data.attrs["note"].startswith("100 test images: one of them is 1 points")
     canvas = plot(data)[""]

@@ -1,4 +1,4 @@
-"""figures/optimizer/strategies_text."""
+"""Tests of figures/optimizer/strategies_text."""
 
 import jax
 import numpy as np
@@ -30,7 +30,7 @@ CONFIG = Config(
 
 
 @pytest.mark.usefixtures("small_network")
-def test_a_trial_is_judged_on_both_halves_of_the_heldout_text():
+def test_a_trial_measures_both_halves_of_the_heldout_text():
     optimizer = optax.adamw(1e-2, weight_decay=0.1)
     trial = text_trial(CONFIG, CORPUS)
     found = jax.jit(lambda seed: trial(optimizer, seed))(3)

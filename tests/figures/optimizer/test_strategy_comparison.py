@@ -1,4 +1,4 @@
-"""figures/optimizer/strategy_comparison.py: tuning, intervals, plots, claims on its datasets."""
+"""Tests of figures/optimizer/strategy_comparison.py: tuning, intervals, plots and claims."""
 
 import dataclasses
 
@@ -76,7 +76,7 @@ def test_the_optimizer_is_kadam(strategy, coupled):
 
 
 def quadratic(optimizer, seed):
-    """Trains towards a point that the seed moves."""
+    """Train toward a point that the seed moves."""
     goal = 1 + 0.1 * jax.random.normal(jax.random.key(seed), (4,))
 
     def step(carry, _):
@@ -103,7 +103,7 @@ def data(compared):
     return dataset
 
 
-def test_members_are_trained_as_they_are_labelled(compared):
+def test_members_are_trained_as_labeled(compared):
     swept, fresh = compared
     assert swept.arm.values.tolist() == [ADAM, *[f"{name}_3" for name in STRATEGIES]]
     for arm, decay, weight_decay, rate in [
@@ -133,7 +133,7 @@ def test_members_are_trained_as_they_are_labelled(compared):
         np.testing.assert_allclose(fresh.test.sel(arm="scaled_3", seed=seed), expected, rtol=1e-5)
 
 
-def test_every_arm_has_the_lowest_validation_of_its_sweep_and_edges_are_flagged(compared):
+def test_every_arm_has_its_sweeps_lowest_validation(compared):
     swept, _ = compared
     for arm in swept.arm.values:
         one = swept.sel(arm=arm)
@@ -143,7 +143,7 @@ def test_every_arm_has_the_lowest_validation_of_its_sweep_and_edges_are_flagged(
         assert one.rate_at_edge == (place["rate"].item() in (0, 2))
 
 
-def test_the_papers_statistic_is_the_best_of_the_sweep_on_the_test_split(compared, data):
+def test_the_papers_statistic_is_the_sweeps_best_test(compared, data):
     swept, fresh = compared
     tests = swept.test.mean("example").min(["rate", "weight_decay"])
     np.testing.assert_allclose(data.best_swept, tests)
@@ -159,7 +159,7 @@ def test_the_papers_statistic_is_the_best_of_the_sweep_on_the_test_split(compare
 
 @pytest.mark.parametrize("scales", [(1.0, 0.1, 0.1), (0.1, 3.0, 1.0), (0.3, 1.0, 5.0)])
 def test_intervals_cover_other_seeds_and_other_examples(scales):
-    """Nineteen of twenty, or more where what both share is counted twice."""
+    """They cover 19 of 20, or more when what both share is counted twice."""
     random = np.random.default_rng(0)
     of_seed, of_example, of_both = scales
     covered = []
@@ -174,7 +174,7 @@ def test_intervals_cover_other_seeds_and_other_examples(scales):
     assert np.mean(covered) > 0.92
 
 
-def test_what_is_not_finite_has_no_interval():
+def test_values_that_are_not_finite_have_no_interval():
     values = xr.DataArray(np.ones((3, 4)), dims=("seed", "example"))
     values[0, 0] = np.nan
     assert np.isnan(crossed_interval(values).ends).all()
@@ -205,13 +205,13 @@ def judged(name, **given):
         ("root-is-bad", {}, "root_4", INCONCLUSIVE),
     ],
 )
-def test_an_optimum_at_an_edge_leaves_open_how_much_better_it_is(name, given, edge, verdict):
+def test_an_optimum_at_an_edge_opens_the_interval(name, given, edge, verdict):
     for task in FIGURES:
         assert judged(f"{name}-on-{task}", edges=[edge], **given).verdict == verdict
 
 
 def test_rivals_are_chosen_on_the_other_seeds():
-    """Equal arms whose luck changes with the seed: the best of them is no better than one."""
+    """If arms are equal up to luck that changes with the seed, the best is no better than one."""
     random = np.random.default_rng(0)
     values = []
     for _ in range(60):
@@ -223,7 +223,7 @@ def test_rivals_are_chosen_on_the_other_seeds():
     assert abs(np.mean(values)) < 3 * np.std(values) / np.sqrt(60)
 
 
-def test_a_narrow_network_says_nothing_of_cifar10():
+def test_a_narrow_network_decides_nothing_about_cifar10():
     narrow = judged("root-is-bad-on-images", dataset="cifar-10-batches-bin")
     assert narrow.verdict == INCONCLUSIVE
     model = dataclasses.replace(FIGURES["images"].presets["laptop"].model, width=1 / 8)

@@ -369,7 +369,7 @@ def _check_mesh(mesh: Any) -> None:
     owners = sorted({device.process_index for device in mesh.devices.flat})
     words = f"have a device of each process that sweeps, such as this, {jax.process_index()}"
     require(mesh.local_devices, "mesh", words, f"one over processes {owners}")
-    words = "be of this process's devices alone under jax.disable_jit"
+    words = "have only devices of this process under jax.disable_jit"
     require(len(owners) == 1 or not _setting("jax_disable_jit"), "mesh", words, mesh)
 
 

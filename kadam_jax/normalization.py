@@ -213,7 +213,7 @@ def widened(updates: optax.Updates) -> optax.Updates:
 
     def of_leaf(path, leaf):
         dtype = getattr(leaf, "dtype", None) or jnp.result_type(leaf)
-        hint = "mask it out (optax.masked) or differentiate with respect to the other leaves alone"
+        hint = "mask it out (optax.masked) or differentiate only with respect to the other leaves"
         check_inexact(f"updates{keystr(path)}", dtype, hint=hint)
         return jnp.asarray(leaf).astype(accumulator_dtype(dtype))
 

@@ -1,4 +1,4 @@
-"""How two decays chosen for Adam become the decays of k stages.
+"""Strategies that turn two decays chosen for Adam into the decays of k stages.
 
 The strategies of Gould and Tanaka, `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_,
 Section 4.3 and Appendix O.

@@ -69,7 +69,7 @@ def functional(module_factory: Callable[[nnx.Rngs], nnx.Module]) -> Functional:
     if jax.tree.leaves(random_state):
         raise ValueError(
             f"module_factory built a module that stores random state ({list(random_state)}); "
-            "build its layers without rngs of their own and pass on the rngs of each call instead."
+            "build its layers without their own rngs and pass on the rngs of each call instead."
         )
 
     def init(key: jax.Array) -> tuple[Params, State]:

@@ -25,7 +25,7 @@ from experiments.core.store import git_commit
 
 @dataclass(frozen=True)
 class BenchConfig:
-    """What a benchmark measures: a subclass's fields, whose numbers are all positive."""
+    """Configuration of a benchmark; all numbers in a subclass's fields are positive."""
 
     def __post_init__(self):
         def is_number(x):

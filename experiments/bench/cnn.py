@@ -27,7 +27,7 @@ COLUMNS = ("network", "variant", "ms per step", "over lax.conv alone", "images/s
 
 @dataclass(frozen=True)
 class CNNBenchConfig(BenchConfig):
-    """What is timed.
+    """The configuration.
 
     Attributes:
       steps: Steps of each variant in a round, which is the loops' length.

@@ -23,7 +23,7 @@ REPORTS = 4
 
 @dataclass(frozen=True)
 class DataBenchConfig(BenchConfig):
-    """What is read, and how much of it.
+    """The configuration.
 
     Attributes:
       megabytes: Size of the file of tokens, each of two bytes.

@@ -22,7 +22,7 @@ COLUMNS = ("method", "gradients", "ms", "over bare gradients", "ns per gradient"
 
 @dataclass(frozen=True)
 class FlowBenchConfig(BenchConfig):
-    """What is solved, and how often.
+    """The configuration.
 
     Attributes:
       num_steps: Optimizer steps of the network's flow.

@@ -27,7 +27,7 @@ Key = tuple[str, int]
 
 @dataclass(frozen=True)
 class OptimizerBenchConfig(BenchConfig):
-    """What is measured, and how often.
+    """The configuration.
 
     Attributes:
       model: The network whose parameters are updated; the paper's 30M nanoGPT.

@@ -44,7 +44,7 @@ SMALL_GPT = GPTConfig(vocab_size=256, context=16, num_layers=1, num_heads=2, wid
 
 @dataclass(frozen=True)
 class SweepBenchConfig(BenchConfig):
-    """What is trained, and how often.
+    """The configuration.
 
     Attributes:
       num_members: Sizes of the sweeps, multiples of 8.

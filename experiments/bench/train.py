@@ -39,7 +39,7 @@ SECONDS = 0.5
 
 @dataclass(frozen=True)
 class TrainBenchConfig(BenchConfig):
-    """What is timed.
+    """The configuration.
 
     Attributes:
       twin: The PyTorch program's path; empty for none.

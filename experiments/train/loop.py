@@ -44,7 +44,7 @@ class _Block(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What to train, with which data, and where to write.
+    """A training job: its configuration, its data, and where to write.
 
     Attributes:
       config: The configuration.

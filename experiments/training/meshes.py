@@ -1,4 +1,4 @@
-"""Devices as a grid of members x data: who computes what, and who holds which part of a batch."""
+"""Devices as a grid of members x data, for computing members and holding parts of a batch."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ AXES = ("members", "data")
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
-    """How devices are laid out.
+    """The layout of devices.
 
     Attributes:
       members: Number of devices that share the members; None for as many as divide the number of

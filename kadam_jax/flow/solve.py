@@ -36,7 +36,7 @@ from kadam_jax.strategies import Decays
 
 
 class Method(NamedTuple):
-    """How a substep is computed."""
+    """The functions that compute a substep."""
 
     start: Callable  # (gradient, parts) -> what a step's first substep needs from the gradient
     prepare: Callable  # (numbers, 1/K) -> what does not depend on the time
@@ -71,7 +71,7 @@ class Integral(NamedTuple):
 
 
 class FlowSolution(NamedTuple):
-    """What `solve_flow` returns."""
+    """The result of `solve_flow`."""
 
     saved: Any  # save(FlowState) at t = 0, η, ..., stacked: leading axis num_steps + 1
     state: FlowState  # at the end

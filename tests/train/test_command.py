@@ -70,7 +70,7 @@ def test_help_shows_every_field_with_its_meaning(task, capsys):
     assert cli.main(["train", task, "--preset", "paper", "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
     own = {"text": "--model.qk-norm", "images": "--model.num-classes"}
-    for words in ("--learning-rate FLOAT", "Decoupled: mul", "--mesh.shard-above", own[task]):
+    for words in ("--learning-rate FLOAT", "Decoupled decay, mul", "--mesh.shard-above", own[task]):
         assert words in shown
 
 

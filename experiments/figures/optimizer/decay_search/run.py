@@ -19,7 +19,7 @@ from models.cnn import CNNConfig
 
 @dataclass(frozen=True)
 class Config(TunedConfig, ImagesConfig, ContendersConfig):
-    """What is searched and trained, where all rates multiply learning_rate.
+    """The configuration, where all rates multiply learning_rate.
 
     The schedule ends at the same share of the learning rate on both tasks.
 

@@ -30,7 +30,7 @@ SEARCHED = "searched"
 ARMS = (ADAMW, SEARCHED, *STRATEGIES)
 
 FEW_RATES = 2
-"""How many learning rates of the same decays all tuning seeds choose from."""
+"""Number of learning rates of the same decays among which all tuning seeds choose."""
 
 Trains = Mapping[str, Train]
 """The functions that train each optimizer on one task."""

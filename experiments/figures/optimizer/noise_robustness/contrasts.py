@@ -1,4 +1,4 @@
-"""How much better one number of stages is than another, and whether noise increases that.
+"""Gains of one number of stages over another, and their growth with noise.
 
 Everything is a weighted sum of test losses, one sum for each seed: seeds are independent, while
 members of one seed share initial weights and crops. Its interval is Student's, since a bootstrap of
@@ -20,7 +20,7 @@ SMALLER, LARGER = (1, 2), 3
 
 
 class Condition(NamedTuple):
-    """How noisy a training run is; the names are those of `AXES`."""
+    """The noise of a training run; the names are those of `AXES`."""
 
     batch: int
     gradient_noise: float
@@ -35,7 +35,7 @@ class Axis(NamedTuple):
     unit: str
     """The unit of that number."""
     reach: float
-    """How far apart the ends must be for a statement about this noise."""
+    """The distance between the ends that a statement about this noise requires."""
 
 
 AXES: Mapping[str, Axis] = {

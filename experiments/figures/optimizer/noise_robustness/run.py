@@ -31,7 +31,7 @@ from models.ngram import NGramConfig
 
 @dataclass(frozen=True)
 class Config(TunedConfig):
-    """What is trained, where `batch` without added noise is the plain condition.
+    """The configuration, where `batch` without added noise is the plain condition.
 
     Attributes:
       model: The network; its context is how much of the text it sees.

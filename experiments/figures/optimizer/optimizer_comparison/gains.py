@@ -110,13 +110,13 @@ def _best_of_each(loss: xr.DataArray, optimizer: xr.DataArray) -> np.ndarray:
 
 
 AXES: Mapping[str, str] = {"rate": "η", "b1": "γ", "b2": "β", "weight_decay": "λ"}
-"""What is tuned."""
+"""The symbol of each hyperparameter that is tuned."""
 AS_PICKED: Mapping[str, tuple[str, ...]] = {
     "b1": ("b2",),
     "b2": ("b1",),
     "weight_decay": ("b1", "b2"),
 }
-"""What neighbors along an axis have in common; those along γ or β may differ in λ, which hardly
+"""The values that neighbors along an axis share; those along γ or β may differ in λ, which hardly
 moves the best γ and β."""
 NATS = "nat/token"
 GAIN = "test loss of tuned AdamW minus the arm's, positive if it is better, mean over fresh seeds"

@@ -25,7 +25,7 @@ from kadam_jax import STRATEGIES
 
 KADAM = "kadam"
 SETTING = ("b1", "b2", "weight_decay")
-"""What distinguishes members of an arm, apart from the learning rate and the seed."""
+"""The values that distinguish members of an arm, apart from learning rate and seed."""
 
 
 class Arm(NamedTuple):
@@ -37,12 +37,12 @@ class Arm(NamedTuple):
     k: int
     """Stages of k-Adam; arms of one optimizer and k share a program."""
     settings: tuple[Setting, ...]
-    """What the arm is tuned over, apart from the learning rate."""
+    """The settings that the arm is tuned over, apart from the learning rate."""
 
 
 @dataclass(frozen=True)
 class Config(TunedConfig, ContendersConfig):
-    """What is trained, where the grids' rates multiply learning_rate.
+    """The configuration, where the grids' rates multiply learning_rate.
 
     Schedule-free AdamW has a constant learning rate in place of the cosine.
 

@@ -28,7 +28,7 @@ KADAM = "kadam"
 
 @dataclass(frozen=True)
 class Config(ContendersConfig):
-    """What is trained, where rates are learning_rate times powers of `factor`.
+    """The configuration, where rates are learning_rate times powers of `factor`.
 
     Attributes:
       optimizers: AdamW, then the others.

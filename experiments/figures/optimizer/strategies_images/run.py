@@ -21,7 +21,7 @@ from models.cnn import CNNConfig
 
 @dataclass(frozen=True)
 class Config(ComparisonConfig, ImagesConfig):
-    """What is trained.
+    """The configuration.
 
     Attributes:
       model: The network.

@@ -14,7 +14,7 @@ from experiments.training.trials import text_trial
 
 @dataclass(frozen=True)
 class Config(ComparisonConfig, TrainingConfig):
-    """What is trained: `rates` multiply learning_rate, and num_seeds counts the fresh seeds.
+    """The configuration, where `rates` multiply learning_rate and num_seeds counts fresh seeds.
 
     Attributes:
       eval_batches: Batches of crops from each held-out split, the same for all members.

@@ -18,6 +18,7 @@ from optax import contrib
 from experiments.core.config import ConfigError
 from experiments.core.errors import Failed, Stopped
 from experiments.core.folders import LOCK
+from experiments.core.processes import is_first
 from experiments.data.loading import Data
 from experiments.train import loop, run_folder
 from experiments.train.checkpoint_files import read_scores
@@ -317,7 +318,7 @@ def test_a_second_run_in_a_folder_raises_and_changes_nothing(
 
 
 def test_only_the_first_of_several_processes_holds_the_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_folder, "together", lambda act: act())
+    monkeypatch.setattr(run_folder, "from_first", lambda act: act() if is_first() else None)
     for index in (1, 0):
         monkeypatch.setattr(jax, "process_index", lambda index=index: index)
         with run_folder.owned_folder(tmp_path / "run", resume=False, force=False):

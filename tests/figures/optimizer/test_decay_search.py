@@ -19,7 +19,7 @@ from experiments.data.images import Images, load_images
 from experiments.data.loading import Data
 from experiments.figures.optimizer import decay_search
 from experiments.figures.optimizer.decay_search import FIGURE
-from experiments.figures.optimizer.decay_search.analysis import analyse
+from experiments.figures.optimizer.decay_search.analysis import analyze
 from experiments.figures.optimizer.decay_search.box import (
     ADAMW,
     AXES,
@@ -220,7 +220,7 @@ def test_rank_correlations_equal_scipys_without_diverged_runs(data):
     some = data.copy(deep=True)
     some.validation[1, :2] = np.nan
     inside = slice(2, CONFIG.num_searched)
-    found = analyse(CONFIG, some).rank_correlation.sel(optimizer=KADAM)
+    found = analyze(CONFIG, some).rank_correlation.sel(optimizer=KADAM)
     for place, name in enumerate(COORDINATES):
         x = some.setting.sel(optimizer=KADAM, coordinate=name)[inside]
         expected = stats.spearmanr(x, some.validation[1, inside]).statistic
@@ -272,7 +272,7 @@ def test_both_tasks_follow_the_configuration(monkeypatch, tmp_path):
             given[name] = (*arguments, settings)
 
         monkeypatch.setattr(decay_search.run, name, record)
-    for name in ("stages", "analyse"):
+    for name in ("stages", "analyze"):
         monkeypatch.setattr(decay_search.run, name, lambda *_: None)
     digits = load_images("digits", cache=tmp_path)
     decay_search.run.compute(CONFIG, Run(CORPUS, None, ChunkStore(tmp_path), images=digits))
@@ -332,7 +332,7 @@ def made_up(found=2.0, images=0.5, strategies=None, spread=0.0, edges=(), second
         rate_at_edge=("arm", np.isin(ARMS, list(edges))),
         second_rate_at_edge=("optimizer", np.isin([ADAMW, KADAM], list(second_edges))),
     )
-    return analyse(LAPTOP, changed.assign_coords(seed=np.array(LAPTOP.seeds)))
+    return analyze(LAPTOP, changed.assign_coords(seed=np.array(LAPTOP.seeds)))
 
 
 ON_TEXT, ON_IMAGES, STRATEGY, NEAR = CLAIMS

@@ -18,7 +18,7 @@ from experiments.figures.optimizer.rate_basins import basin, loss_at, optimum
 from experiments.figures.optimizer.rate_sensitivity import FIGURE
 from experiments.figures.optimizer.rate_sensitivity.claims import CLAIMS, TWO_ADAM
 from experiments.figures.optimizer.rate_sensitivity.noise_response import noise_response
-from experiments.figures.optimizer.rate_sensitivity.optima import analyse
+from experiments.figures.optimizer.rate_sensitivity.optima import analyze
 from experiments.figures.optimizer.rate_sensitivity.plot import plot
 from experiments.figures.optimizer.rate_sensitivity.run import Config
 from experiments.training.optimizers import ADAMW, strategy_decays
@@ -210,7 +210,7 @@ def analyzed(losses, predicted):
     """Make the dataset of losses (num_arms, num_rates, num_seeds) and a predicted ratio."""
     response = np.array([1.0] + [1 / predicted] * len(LAPTOP.switches))
     splits = {"validation": losses, "test": losses}
-    return analyse(LAPTOP, splits, {"size": response, "displacement": response})
+    return analyze(LAPTOP, splits, {"size": response, "displacement": response})
 
 
 def synthetic(
@@ -237,7 +237,7 @@ def synthetic(
         losses[row] = 2.0 + bottom + bowl(rates[:, None], best, curved)
     if diverged:
         losses[:, -1] = np.inf
-    return analysed(losses, predicted or ratio)
+    return analyzed(losses, predicted or ratio)
 
 
 def test_ratio_and_prices_are_those_of_the_bowls():

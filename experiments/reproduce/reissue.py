@@ -37,9 +37,9 @@ def reissue(
 ) -> Iterator[Path]:
     """Give committed datasets the current code's key and rules, and yield their paths.
 
-    Their arrays do not change, nor does the commit of their run; labels become the current ones.
-    The attribute `reissued` has the commit whose numbers were compared with the previous ones, and
-    the previous commit.
+    Their arrays do not change, nor does the commit of their run; labels that were those of the
+    previous smoke dataset become the current ones. The attribute `reissued` has the commit whose
+    numbers were compared with the previous ones, and the previous commit.
 
     Args:
       places: Figures, each with the preset of the committed dataset.
@@ -74,8 +74,9 @@ def reissue(
             "key_parts": json.dumps(parts),
             "reissued": f"{commit}, equal at {SMOKE} size to {old.attrs['git_commit']}",
         }
-        for name, variable in committed.variables.items():
-            variable.attrs = dict(new.variables[name].attrs)  # labels in their current words
+        for name, variable in committed.variables.items():  # labels may hold a preset's numbers
+            if name in old.variables and variable.attrs == old.variables[name].attrs:
+                variable.attrs = dict(new.variables[name].attrs)
         write_dataset(where.committed, committed)
         yield where.committed
     if refused:

@@ -311,7 +311,7 @@ def test_finished_chunks_survive_an_interrupt(run, fake, tmp_path):
 
 def test_sigint_exits_130_and_the_rerun_gives_the_same_numbers(fake, tmp_path):
     def start(results):
-        command = [sys.executable, fake, "run", "fake", "--set", "work=4000"]
+        command = [sys.executable, fake, "run", "fake", "--set", "work=1500"]
         environment = {**os.environ, "GLIBC_TUNABLES": ""}
         return subprocess.Popen(
             [*command, "--results", results, "--devices", "1"],

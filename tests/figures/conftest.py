@@ -36,6 +36,6 @@ def data(request, computed):
 
 @pytest.fixture
 def small_network(monkeypatch):
-    """nanoGPT is replaced by a network that compiles quickly."""
+    """nanoGPT and the CNN are replaced by networks that compile quickly."""
     for name, stand_in in SMALL_NETWORK.items():
         monkeypatch.setattr(name, stand_in)

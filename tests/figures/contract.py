@@ -38,7 +38,20 @@ class Bigram(nnx.Module):
         return self.embedding[...][tokens] @ self.last[...].T
 
 
-SMALL_NETWORK = {"experiments.training.tasks.NanoGPT": Bigram}
+class MeanColor(nnx.Module):
+    """A stand-in for the CNN: a linear function of an image's mean color."""
+
+    def __init__(self, config, *, rngs):
+        self.weights = nnx.Param(jax.random.normal(rngs.params(), (3, 10)) / 8)
+
+    def __call__(self, images, *, rngs=None):
+        return images.mean((1, 2)) @ self.weights[...]
+
+
+SMALL_NETWORK = {
+    "experiments.training.tasks.NanoGPT": Bigram,
+    "experiments.training.tasks.CNN": MeanColor,
+}
 
 
 @dataclass(frozen=True)

@@ -50,9 +50,14 @@ def test_each_query_and_key_matrix_shares_one_second_moment(task):
         return params, jax.grad(lambda p: task.loss(p, state, batch, key)[0])(params)
 
     params, grads = at_the_start()
+
+    @jax.jit
+    def first_updates(coarse):
+        chain = figure.run.optimizer(TINY, coarse)
+        return chain.update(grads, chain.init(params), params)[0]
+
     for coarse in (True, False):
-        chain = figure.run.optimizer(TINY, jnp.array(coarse))
-        updates, _ = chain.update(grads, chain.init(params), params)
+        updates = first_updates(coarse)
         u, g = updates["blocks"][0], grads["blocks"][0]["attention"]["qkv"]
         shared = jnp.sqrt(jnp.mean(g**2, axis=(0, 3), keepdims=True))
         expected = jnp.where(coarse & figure.run.QUERIES_AND_KEYS, g / shared, jnp.sign(g))
@@ -79,7 +84,7 @@ def test_distances_are_norms_of_both_parts(task):
     runs = jax.tree.map(lambda x: jnp.concatenate([x, x + 2]), zeros)
     total = sum(leaf.size for leaf in jax.tree.leaves(shapes))
     in_slices = 2 * TINY.model.num_layers * TINY.model.width**2
-    squares = figure.run._norms(runs, zeros) ** 2
+    squares = jax.jit(figure.run._norms)(runs, zeros) ** 2
     np.testing.assert_allclose(
         squares, [[0, 0], [4 * in_slices, 4 * (total - in_slices)]], rtol=1e-5
     )

@@ -283,7 +283,7 @@ def test_both_tasks_follow_the_configuration(monkeypatch, tmp_path):
     assert settings == {"batch": 4, "num_steps": 4, "measure": "loss"}
 
 
-def test_images_may_be_judged_by_their_loss(monkeypatch):
+def test_images_may_be_judged_by_their_loss(monkeypatch, small_network):
     def untrained(task, optimizer, *, seed, num_steps):
         return TrainResult((), (), *task.init(jax.random.key(seed)), ())
 

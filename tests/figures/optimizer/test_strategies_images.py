@@ -46,6 +46,7 @@ def images():
     return Data(full.name, full.sha256, few(full.train), heldout, full.info)
 
 
+@pytest.mark.usefixtures("small_network")
 def test_a_trial_measures_every_image_of_both_splits(images):
     optimizer = optax.sgd(1e-2)  # Adam amplifies rounding errors
     trial = image_trial(CONFIG.model, images, batch=CONFIG.batch, num_steps=CONFIG.num_steps)

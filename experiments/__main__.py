@@ -87,7 +87,7 @@ def _run_command(argv: Sequence[str] | None) -> int:
     except (MemoryError, RuntimeError) as error:
         if not (isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)):
             raise
-        say(f"{PROG}: memory is too small ({error}); choose smaller sizes with --set")
+        say(f"{PROG}: out of memory ({error}); choose smaller sizes with --set")
         return 1
     except Stopped as stop:
         say(f"\n{stop}")

@@ -137,10 +137,10 @@ def sweep(
         devices after every chunk. A last chunk that isn't full is padded, not compiled again.
       mesh: shares each chunk out over all devices of this mesh, whatever its axes; every device
         works on its own members. If the mesh has devices of other processes
-        (`jax.distributed`), all of them call the same sweep, and each gets all results. The order
-        stays the same, and so do the numbers up to rounding: XLA compiles a program for several
-        devices with different passes than one for a single device. The exact bits depend on how
-        many members each device runs and on whether there are several devices, but not on which
+        (`jax.distributed`), all processes must call the same sweep, and each gets all results. The
+        order stays the same, and so do the numbers up to rounding: XLA compiles a program for
+        several devices with different passes than one for a single device. The exact bits depend on
+        how many members each device runs and on whether there are several devices, but not on which
         processes own them.
       batching: "map" runs members in turn and "vmap" side by side; "auto" is "map" on CPUs, where
         batched small matrices gain nothing, and "vmap" on accelerators. How XLA sums depends on how

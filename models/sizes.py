@@ -25,5 +25,6 @@ def check_sizes(**shapes: tuple[int, ...]) -> None:
         if math.prod(map(int, shape)) > MOST_ENTRIES:  # Python's integers do not overflow
             raise ValueError(
                 f"{fields.replace('_and_', ' and ')} must be smaller: an array of parameters would "
-                f"be {' x '.join(map(str, shape))}, at most {MOST_ENTRIES} entries are possible."
+                f"have shape {' x '.join(map(str, shape))}; at most {MOST_ENTRIES} entries are "
+                "possible"
             )

@@ -25,7 +25,7 @@ def test_every_linked_file_exists():
     assert len(links) >= 2
 
 
-def test_every_table_has_a_head():
+def test_every_table_has_a_header():
     for table in re.findall(r"(?:^|\n\n)(\|.*(?:\n\|.*)*)", README.read_text()):
         assert re.fullmatch(r"[| -]+", table.splitlines()[1]), table
 

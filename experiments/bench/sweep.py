@@ -187,8 +187,8 @@ def run(config: SweepBenchConfig) -> list[Table]:
             rows,
             note="The first call compiles, the second doesn't. Compiling no longer matters when it "
             f"falls to {COMPILE_SHARE:.0%} of the total. At most {config.compiled_apart} members "
-            'are compiled separately; more are scaled. batching="auto" is map on CPUs, vmap '
-            "elsewhere. "
+            "are compiled separately; times for more are extrapolated. "
+            'batching="auto" is map on CPUs, vmap elsewhere. '
             f"Medians of {config.repeats} rounds, interleaved. {environment()}",
         )
     ]

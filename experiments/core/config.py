@@ -55,7 +55,7 @@ def check_rising(**fields: Sequence[float]) -> None:
 def check_ks(ks: Sequence[int]) -> None:
     """Raise ConfigError unless these are Adam's 1 and larger, rising numbers of stages."""
     holds = ks[:1] == (1,) and len(ks) >= 2 and rises(*ks)
-    require(holds, "ks must be 1 and larger integers that increase", ks)
+    require(holds, "ks must be 1 followed by larger integers in increasing order", ks)
 
 
 def rises(*values: float) -> bool:

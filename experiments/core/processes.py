@@ -120,7 +120,7 @@ def together(act: Callable[[], T]) -> T:
     if error is not None:
         raise error
     if failed.any():
-        raise Failed(f"process {int(failed.argmax())} of this run has failed; it says why")
+        raise Failed(f"process {int(failed.argmax())} of this run has failed; see its output")
     return result
 
 

@@ -9,12 +9,12 @@ def expanded(path: Path | str) -> Path:
     """Replace a leading `~` by the home folder.
 
     Raises:
-      Failed: If the home folder is not known.
+      Failed: If the home directory is unknown.
     """
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
-        raise Failed(f"{path}: the home folder is not known; give a path without ~") from error
+        raise Failed(f"{path}: the home directory is unknown; give a path without ~") from error
 
 
 def check_regular(path: Path) -> None:

@@ -68,7 +68,7 @@ def run(
         if not any(words in str(error) for words in OUT_OF_MEMORY):
             raise
         raise Failed(
-            f"the devices' memory is too small ({str(error).splitlines()[0]}); lower batch_size or "
+            f"the devices' out of memory ({str(error).splitlines()[0]}); lower batch_size or "
             "members_at_once, or shard parameters with mesh.shard_above"
         ) from error
 

@@ -4,7 +4,8 @@ import dataclasses
 import math
 from typing import Literal
 
-from experiments.core.config import ConfigError, FigureConfig, check_least
+from experiments.core.config import FigureConfig, check_least
+from experiments.core.errors import ConfigError
 from models.nanogpt import GPTConfig
 
 LAPTOP_MODEL = GPTConfig(vocab_size=256, context=32, num_layers=1, num_heads=1, width=64)

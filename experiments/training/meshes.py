@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from experiments.core.config import ConfigError
+from experiments.core.errors import ConfigError
 
 AXES = ("members", "data")
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from experiments.core.config import ConfigError
+from experiments.core.errors import ConfigError
 from experiments.data import Corpus, sample_batch
 from models.cnn import CNN, CNNConfig
 from models.functional import functional

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from experiments.core.config import ConfigError
+from experiments.core.errors import ConfigError
 from experiments.data import Corpus, sample_batch
 from experiments.data.images import Images
 from experiments.data.loading import Data

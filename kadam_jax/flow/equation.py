@@ -142,7 +142,7 @@ def root(nu):
 
 
 def square(x):
-    """Return |x|², with the derivatives of a polynomial, at 0 too."""
+    """Return |x|², whose derivatives, even at 0, are those of a polynomial."""
     return jnp.real(x * jnp.conj(x))
 
 

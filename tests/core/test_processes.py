@@ -20,7 +20,7 @@ def fail():
     ("act", "others_failed", "raised", "message"),
     [
         (lambda: "data", [False, False], None, ""),
-        (lambda: "data", [False, True], Failed, "process 2 of this run has failed; it says why"),
+        (lambda: "data", [False, True], Failed, "process 2 of this run has failed; see its output"),
         (fail, [False, False], OSError, "no disk"),
         (fail, [True, True], OSError, "no disk"),
     ],
@@ -92,7 +92,7 @@ with joined(False, address, int(num), index):
 def test_processes_communicate_and_one_failure_ends_the_other(tmp_path):
     program = ("-c", PROGRAM, str(tmp_path / "file"))
     (code, said, why), (other_code, other_said, other_why) = start(program, program)
-    failed = "process 0 of this run has failed; it says why"
+    failed = "process 0 of this run has failed; see its output"
     assert re.sub(r"\[Gloo\].*\n", "", said) == "499500\n12\nno disk\n"
     assert re.sub(r"\[Gloo\].*\n", "", other_said) == f"499500\nby the first\n{failed}\n"
     assert (code, other_code) == (1, 1)

@@ -454,7 +454,7 @@ def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("load", [load_text, load_images])
 def test_an_unknown_home_gives_a_message_where_it_is_needed(load, tmp_path):
-    with pytest.raises(Failed, match=r"~nobody_at_all/c\.txt: the home folder is not known"):
+    with pytest.raises(Failed, match=r"~nobody_at_all/c\.txt: the home directory is unknown"):
         load("~nobody_at_all/c.txt", cache=tmp_path)
     source = "embedded" if load is load_text else "digits"
     load(source, cache=Path("~nobody_at_all/cache"))

@@ -134,7 +134,7 @@ def test_the_worst_case_attains_the_bound_in_float32():
 
 
 @pytest.mark.parametrize(("b1", "b2"), PAIRS)
-def test_a_bound_that_is_two_percent_too_low_is_found_out(b1, b2):
+def test_a_bound_that_is_two_percent_too_low_is_detected(b1, b2):
     gradients = worst_case_gradients(NUM_STEPS, b1, b2)[:, None]
     updates, bounds = (
         updates_of(1, jnp.array([b1]), jnp.array([b2]), gradients),

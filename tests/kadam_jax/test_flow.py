@@ -99,7 +99,7 @@ def groups(data):
 
 
 @pytest.mark.parametrize("substeps", [10, 100])
-def test_euler_is_golden(golden_flow, substeps):
+def test_euler_matches_golden_values(golden_flow, substeps):
     for group, solve in groups(golden_flow):
         saved, state = solve(substeps=substeps)
         golden = [case["euler"][str(substeps)] for case in group]
@@ -677,7 +677,7 @@ def test_shards_are_solved_as_the_whole(method):
 
 
 @METHODS
-def test_the_switches_of_jax_are_no_matter(method):
+def test_jax_settings_change_nothing(method):
     """Strict promotion, no jit, and checks for NaN, at low precision and of complex numbers."""
     params = {"a": jnp.full(2, 0.5, jnp.bfloat16), "b": jnp.array([0.3 + 1j, 0])}
 

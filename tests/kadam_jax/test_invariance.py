@@ -552,7 +552,7 @@ def test_where_across_a_slice_leaves_entries_out_of_its_mean():
 
 
 def test_in_chains_and_sweeps():
-    """Members with their own traced numbers, a second stage behind, masks, decay: as one by one."""
+    """Members with their own traced numbers, a second stage, masks, decay: as one by one."""
     w, targets = random_updates(1, 6)[0], random_updates(15, 6, seed=1)
 
     def train(b1, learning_rate):

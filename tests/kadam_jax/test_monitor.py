@@ -202,7 +202,7 @@ def test_what_shards_record_makes_up_the_whole(transformation, names, combine):
 
 
 @every_recording
-def test_the_switches_of_jax_are_no_matter(transformation, names, combine):
+def test_jax_settings_change_nothing(transformation, names, combine):
     """Checks for NaN, no jit, strict promotion: the state holds no NaN of its own."""
     gradients = {"w": np.float32([[[1, 0], [0, -2]], [[0, 0], [1, 3]]])}
     params = {"w": np.float32([[1, 0], [0.5, -1]])}

@@ -79,7 +79,7 @@ def test_real_gradients_are_complex_ones_without_imaginary_part(gradients):
     np.testing.assert_allclose(updates, jit_updates(USUAL, gradients), rtol=1e-5, atol=1e-6)
 
 
-def test_entries_do_not_know_of_each_other(gradients):
+def test_entries_are_independent(gradients):
     updates = jit_updates(USUAL, gradients)
     for i in range(ENTRIES):
         np.testing.assert_allclose(jit_updates(USUAL, gradients[:, i]), updates[:, i], rtol=1e-6)

@@ -760,7 +760,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_jax_switches_change_nothing(name):
+def test_jax_settings_change_nothing(name):
     """NaN checks, eager execution, strict promotion, also where b1=0 or step=0 makes 0/0."""
     b1 = 0.5 if name in (*NEEDS_MOMENTUM, "level_curve") else 0.0
     fn = CALLS[name]

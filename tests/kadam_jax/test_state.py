@@ -213,7 +213,7 @@ LADDER = optax.linear_schedule(1e-3, 1e-4, 20)
     ],
     ids=lambda _: "",
 )
-def test_a_run_of_adam_goes_on_and_back(x64, theirs, ours):
+def test_adam_continues_as_kadam_and_back(x64, theirs, ours):
     start = jax.tree.map(lambda p: p.astype(float), PARAMS)
     params, state, _ = run(theirs, theirs.init(start), start, range(6))
     assert_goes_on_as(theirs, ours, state, params, rtol=1e-11, atol=1e-14)

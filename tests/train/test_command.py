@@ -217,7 +217,7 @@ def test_too_little_memory_gets_one_sentence(said, train, monkeypatch):
 
     monkeypatch.setattr(train_command, "train", refuse)
     code, _, messages = train("text", *TINY)
-    assert (code, "memory is too small" in messages, "lower batch_size" in messages) == (
+    assert (code, "out of memory" in messages, "lower batch_size" in messages) == (
         1,
         True,
         True,

@@ -143,7 +143,7 @@ def strategy_claims(figure: str, task: str, section: str) -> tuple[Claim, ...]:
             "the best other strategy and k, chosen on the other seeds, minus that of 2-Adam with "
             "inverse exp",
             _two_adam_is_best,
-            reason="The best has the lowest measure; a tie is not the best.",
+            reason="The best has the lowest measure; a tie does not count as best.",
             correction="Another strategy, another k or Adam itself does better once each is tuned "
             "in the same way.",
         ),

@@ -14,7 +14,8 @@ import numpy as np
 import optax
 import xarray as xr
 
-from experiments.core.config import ConfigError, check_ks, check_rising
+from experiments.core.config import check_ks, check_rising
+from experiments.core.errors import ConfigError
 from experiments.core.run import Run
 from experiments.core.stats import Estimate, at_end, number, student
 from experiments.core.store import labeled, named
@@ -61,7 +62,7 @@ class ComparisonConfig:
                 f"weight_decays must be numbers that are not negative, got {self.weight_decays}"
             )
         if not self.decays or len(set(self.decays)) < len(self.decays):
-            raise ConfigError(f"decays must be different ones of {DECAYS}, got {self.decays}")
+            raise ConfigError(f"decays must be distinct names from {DECAYS}, got {self.decays}")
         if self.num_seeds < 2:
             raise ConfigError(
                 "num_seeds must be at least 2, since rivals are chosen on the other seeds, got "

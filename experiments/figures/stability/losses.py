@@ -192,7 +192,7 @@ def losses(
     b2: np.ndarray,
     test_loss: np.ndarray,
 ) -> xr.Dataset:
-    """Return test losses at their points, the best one up to each horizon, and who diverged.
+    """Return test losses at their points, the best one up to each horizon, and which runs diverged.
 
     Args:
       config: The training setup.

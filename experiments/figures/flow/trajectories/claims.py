@@ -34,7 +34,7 @@ CLAIMS: tuple[Claim, ...] = (
                 run.compared.sel(at="steps", flow="paper", group="all"), rate
             ),
             accept=(0.0, 0.1),
-            reason="Curves a tenth of their displacement apart are seen as two.",
+            reason="Curves a tenth of their displacement apart look like two.",
             corrected_by="flow-tracks-adam-at-1e-4" if correction else "",
             correction=correction,
         )
@@ -67,7 +67,7 @@ CLAIMS: tuple[Claim, ...] = (
         statement="With the bias correction of its own averages the flow is at most half as far "
         "from the first discrete steps as with the paper's, which is the discrete averages'.",
         quantity="distance to the discrete run after 10 steps over that of the paper's flow: "
-        "median over seeds at each η, lowest and highest end of their intervals",
+        "median over seeds at each η, lowest and highest ends of their intervals",
         statistic=lambda run: every_median(run.early_ratio),
         accept=(0.0, 0.5),
         reason="Ten steps are the memory of m, 1/(1-γ); a half is a sketch's estimate.",

@@ -69,7 +69,7 @@ CLAIMS: tuple[Claim, ...] = (
             _sizes(run, "cosine").sel(network="qk_norm") / run.chance
         ),
         accept=(-math.inf, 1.5),
-        reason="Independent random directions have 1; half as much again is allowed for what "
+        reason="Independent random directions have 1; 50% more is allowed for what "
         "gradients of neighboring steps share.",
         correction="They are not chance: momentum has moved W_N against g_n itself.",
     ),

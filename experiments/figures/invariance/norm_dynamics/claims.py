@@ -43,7 +43,7 @@ def on_the_flow(form: str, lowest: float, highest: float, which: str, **words: A
     return claim(
         section="App. I, J",
         quantity=f"predicted over true ‖W‖² - ‖W_0‖² at the flow's end, γ {which}: median over "
-        "slices, then over seeds at each γ, lowest and highest end of their intervals; decided if "
+        "slices, then over seeds at each γ, lowest and highest ends of their intervals; decided if "
         "every slice grew by 5%",
         statistic=lambda run: _on_the_flow(run, form, lowest, highest),
         **words,
@@ -83,7 +83,7 @@ CLAIMS: tuple[Claim, ...] = (
         section="Theorem 2",
         statement="‖W‖² grows (1+γ)/(1-γ) times as much as Theorem 2 says, for γ up to 0.9.",
         quantity="true growth over Theorem 2's times (1+γ)/(1-γ) at the last step, λ = 0, γ ≤ 0.9: "
-        "median over slices, then over seeds at each γ, lowest and highest end of their intervals",
+        "median over slices, then over seeds at each γ, lowest and highest ends of their intervals",
         statistic=lambda run: every_median(
             (run.growth_ratio / run.momentum_factor).isel(b1=run.b1.values <= 0.9).median("slice")
         ),
@@ -107,7 +107,7 @@ CLAIMS: tuple[Claim, ...] = (
         section="Theorem 2",
         statement="Theorem 2 holds for the differential equation that it is derived from.",
         quantity="Theorem 2's growth over the flow's at the end, γ ≥ 0.5: median over slices, then "
-        "over seeds at each γ, lowest and highest end of their intervals; decided if every slice "
+        "over seeds at each γ, lowest and highest ends of their intervals; decided if every slice "
         "grew by 5%",
         statistic=lambda run: _on_the_flow(run, "theorem", 0.5, 1.0),
         accept=(0.85, 1.15),

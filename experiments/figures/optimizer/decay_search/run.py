@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import xarray as xr
 
-from experiments.core.config import ConfigError, check_least, check_rising
+from experiments.core.config import check_least, check_rising
+from experiments.core.errors import ConfigError
 from experiments.core.run import Run
 from experiments.figures.optimizer.decay_search.analysis import analyze
 from experiments.figures.optimizer.decay_search.box import Box

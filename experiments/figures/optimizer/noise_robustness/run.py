@@ -11,7 +11,8 @@ import numpy as np
 import optax
 import xarray as xr
 
-from experiments.core.config import ConfigError, check_ks, check_least, rises
+from experiments.core.config import check_ks, check_least, rises
+from experiments.core.errors import ConfigError
 from experiments.core.run import Run
 from experiments.core.stats import at_end, mean, number
 from experiments.core.store import labeled, named

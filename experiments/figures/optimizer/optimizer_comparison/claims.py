@@ -116,8 +116,8 @@ CLAIMS: tuple[Claim, ...] = (
         "2-Adam with inverse exp, nats per token: mean over fresh seeds",
         statistic=lambda run: _gain(run, OTHERS, [RECOMMENDED]),
         accept=(0.0, math.inf),
-        reason="The best has the lowest loss; a tie is not the best. There is no margin, since "
-        "among these nothing is gained by choosing a worse one.",
+        reason="The best has the lowest loss; a tie does not count as best. There is no margin, "
+        "since among these nothing is gained by choosing a worse one.",
         correction="Another strategy or k does better once each learning rate is tuned.",
     ),
     claim(

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from experiments.core.config import ConfigError, check_least, check_rising
+from experiments.core.config import check_least, check_rising
+from experiments.core.errors import ConfigError
 from experiments.core.run import Run
 from experiments.figures.optimizer.optimizer_comparison.gains import analyze
 from experiments.figures.optimizer.optimizer_comparison.grids import Grid, Grids, Setting
@@ -91,8 +92,8 @@ class Config(TunedConfig, ContendersConfig):
         known = set(self.optimizers) <= OPTIMIZERS.keys()
         if not known or not {ADAMW, KADAM} <= set(self.optimizers) or _repeats(self.optimizers):
             raise ConfigError(
-                f"optimizers must be different ones of {', '.join(OPTIMIZERS)}, including {ADAMW} "
-                f"and {KADAM}, got {self.optimizers}"
+                f"optimizers must be distinct names from {', '.join(OPTIMIZERS)}, including "
+                f"{ADAMW} and {KADAM}, got {self.optimizers}"
             )
         if not self.ks or not set(self.ks) <= {2, 3} or _repeats(self.ks):
             raise ConfigError(f"ks must be 2, 3 or both, got {self.ks}")

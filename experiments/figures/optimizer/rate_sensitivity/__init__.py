@@ -29,7 +29,7 @@ FIGURE = Figure(
     "two properties of updates on normal noise predict for 2-Adam: their size, and how far many "
     "of them carry. (d) 2-Adam's test loss at AdamW's best rate, and at that rate times the "
     "ratio of (c), minus that at its own best rate; then the loss at the scaled rate minus "
-    "AdamW's. Dots are seeds and bars are 95% t intervals of the mean. A ring marks a best rate "
+    "AdamW's. Dots are seeds and bars are 95% t intervals for the mean. A ring marks a best rate "
     "at an end of its grid, and a triangle a grid that ends inside the basin of some seed.",
     presets={
         "smoke": Config(

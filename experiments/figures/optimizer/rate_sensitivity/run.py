@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
-from experiments.core.config import ConfigError, check_least
+from experiments.core.config import check_least
+from experiments.core.errors import ConfigError
 from experiments.core.run import Run
 from experiments.figures.optimizer.rate_sensitivity.noise_response import noise_response
 from experiments.figures.optimizer.rate_sensitivity.optima import analyze

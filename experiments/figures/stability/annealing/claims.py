@@ -13,7 +13,7 @@ CLAIMS: tuple[Claim, ...] = (
         section="App. N",
         statement="Annealing by e^(-n|C|/2) is too strong: the max-update becomes very small.",
         quantity="‖θₙ₊₁-θₙ‖∞/η₀, median over the last tenth of the steps, at the points with C ≤ "
-        f"{GROWING}: median over seeds at each, lowest and highest end of the points' intervals",
+        f"{GROWING}: median over seeds at each, lowest and highest ends of the points' intervals",
         statistic=lambda run: every_median(
             run.final_change.sel(strength=1.0).isel(point=run.C.values <= GROWING)
         ),

@@ -55,7 +55,7 @@ class Config(GeneralizationConfig):
         rule = f"num_points must be at most num_curve={self.num_curve}"
         require(self.num_points <= self.num_curve, rule, self.num_points)
         whole = {0.0, 1.0} <= set(self.strengths) and rises(*self.strengths)
-        require(whole, "strengths must rise and contain 0 and 1", self.strengths)
+        require(whole, "strengths must increase and include 0 and 1", self.strengths)
         check_slopes(self)
 
     @property

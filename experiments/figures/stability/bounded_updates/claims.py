@@ -14,7 +14,7 @@ CLAIMS: tuple[Claim, ...] = (
         section="App. E",
         statement="On B₀ the max-update is bounded as in B₊; it does not grow like √n.",
         quantity="exponent p of ‖uₙ‖∞ ∝ n^p from n = 100 to the end: median over "
-        "seeds at each point, lowest and highest end of the points' intervals",
+        "seeds at each point, lowest and highest ends of the points' intervals",
         statistic=lambda run: every_median(run.exponent.isel(point=run.curve.values == "B₀")),
         accept=(-math.inf, 0.25),
         reason="Every point must be nearer to 0, a constant, than to 1/2, which is √n.",

@@ -64,7 +64,7 @@ CLAIMS: tuple[Claim, ...] = (
         section="§3.2",
         statement="In B₋ ln ‖uₙ‖∞ grows at the predicted rate, here ln(γ/√β).",
         quantity=f"slope for 200 ≤ n ≤ 400 over ln(γ/√β) at the points with C ≤ {FAST}: median "
-        "over seeds at each, lowest and highest end of the points' intervals",
+        "over seeds at each, lowest and highest ends of the points' intervals",
         statistic=lambda run: every_median(
             (run.slope / run.rate)
             .sel(window="early", kind="exact")

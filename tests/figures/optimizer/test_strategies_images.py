@@ -73,7 +73,7 @@ def test_a_trial_measures_every_image_of_both_splits(images):
 
 def test_the_figure_states_how_coarse_its_test_is(data):
     assert data.test.shape == (6, 2, 100)
-    assert data.attrs["note"].startswith("100 test images: one of them is 1 points")
+    assert data.attrs["note"].startswith("100 test images: one of them is 1 percentage points")
     canvas = plot(data)[""]
     assert canvas.get_supxlabel() == data.attrs["note"]
 

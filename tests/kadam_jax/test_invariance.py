@@ -898,7 +898,7 @@ def coarse_updates(x):
             coarse_updates,
             [
                 [0.5, 0.9, 0.1, 0.5, 0.1, -0.3, 0.0, 0.2, 0.0],
-                [0.0, 0.9, 0.0, 0.5, 0.6, 0.0, 0.0, 0.0, 0.4],
+                [0.2, 0.9, 0.0, 0.5, 0.6, 0.0, 0.0, 0.0, 0.4],
             ],
         ),
     ],
@@ -906,6 +906,16 @@ def coarse_updates(x):
 )
 def test_derivatives_are_those_of_finite_differences(x64, f, points):
     check_derivatives(f, points, twice=[64])
+
+
+def test_coarse_updates_differentiate_at_b1_zero(x64):
+    """Compare with differences to one side: below 0 there is no decay."""
+    step, weights = 1e-4, np.array([-11, 18, -9, 2]) / 6
+    point = jnp.array([0.0, 0.9, 0.0, 0.5, 0.6, 0.0, 0.0, 0.0, 0.4])
+    moved = point[None] + step * jnp.arange(4.0)[:, None] * jnp.eye(9)[:1]
+    expected = float(weights @ jax.jit(jax.vmap(coarse_updates))(moved)) / step
+    for mode in (jax.jacfwd, jax.jacrev):
+        assert float(jax.jit(mode(coarse_updates))(point)[0]) == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_slice_that_is_zero_has_no_slope_and_no_nan():

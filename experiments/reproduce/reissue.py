@@ -26,7 +26,7 @@ from experiments.reproduce.pipeline import (
 
 SMOKE = "smoke"
 CIRCUMSTANCES = (
-    *("key", "key_parts", "claims_commit", "rules", "command"),
+    *("key", "key_parts", "claims_commit", "rules", "command", "note"),
     *("git_commit", "date", "wall_seconds", "device", "machine"),
 )
 """Attributes, besides versions, in which equal datasets may differ."""

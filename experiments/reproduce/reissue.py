@@ -89,8 +89,8 @@ def differences(old: xr.Dataset, new: xr.Dataset) -> list[str]:
     >>> old = xr.Dataset({"x": ("n", [1.0, 2.0])}, attrs={"date": "now"})
     >>> differences(old, old.assign_attrs(date="then"))
     []
-    >>> differences(old, old.assign(x=old.x + [0, 0.5], y=0).assign_attrs(note="new"))
-    ['attribute note', 'x: 1 of 2 values, by at most 0.5', 'y: missing in one']
+    >>> differences(old, old.assign(x=old.x + [0, 0.5], y=0).assign_attrs(seeds="new"))
+    ['attribute seeds', 'x: 1 of 2 values, by at most 0.5', 'y: missing in one']
     """
     attrs = sorted({*old.attrs, *new.attrs} - {*CIRCUMSTANCES})
     found = [

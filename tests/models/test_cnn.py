@@ -282,7 +282,7 @@ def test_with_bfloat16_activations_the_rest_stays_float32():
         ({"num_classes": 0}, "num_classes must be an integer of at least 1, got 0"),
         ({"num_classes": 2.5}, "num_classes must be an integer of at least 1, got 2.5"),
         ({"num_classes": 2**31}, "width and num_classes must be smaller"),
-        ({"width": 2**31}, "width must be smaller: .* would be 9 x 1099511627776 x 1099511627776"),
+        ({"width": 2**31}, "width must be smaller: .* shape 9 x 1099511627776 x 1099511627776"),
         ({"width": 1e300}, "width must be smaller"),
         ({"width": 0}, "width must be a positive multiple of 1/64, got 0"),
         ({"width": 0.1}, "width must be a positive multiple of 1/64, got 0.1"),

@@ -314,7 +314,7 @@ def test_the_loss_is_the_cross_entropy():
         ({"num_layers": -1}, "num_layers must be an integer of at least 1, got -1"),
         ({"context": 1.5}, "context must be an integer of at least 1, got 1.5"),
         ({"width": "64"}, "width must be an integer of at least 1, got '64'"),
-        ({"vocab_size": 2**31}, "vocab_size and width must be smaller: .* would be 2147483648 x"),
+        ({"vocab_size": 2**31}, "vocab_size and width must be smaller: .* shape 2147483648 x"),
         ({"context": 10**30}, "context and width must be smaller"),
         ({"width": 2**20, "num_heads": 2**20}, "width must be smaller"),
         ({"num_heads": 2**31}, "width must be a multiple of num_heads=2147483648"),

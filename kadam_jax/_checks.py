@@ -110,9 +110,10 @@ def check_integer(name: str, value: Any, least: int = 1, *, hint: str = "") -> i
     """Check that `value` is a Python or NumPy int in [least, 2**31); bools are not ints."""
     is_integer = isinstance(value, Integral) and not isinstance(value, bool)
     require(is_integer, name, "be a Python int", repr(value), hint=hint, error=TypeError)
-    require(value >= least, name, f"be at least {least}", value, hint=hint)
-    require(value < 2**31, name, "be below 2**31", value, hint=hint)
-    return int(value)
+    number = int(value)
+    require(number >= least, name, f"be at least {least}", value, hint=hint)
+    require(number < 2**31, name, "be below 2**31", value, hint=hint)
+    return number
 
 
 def check_bool(name: str, value: Any, *, hint: str = "") -> bool:

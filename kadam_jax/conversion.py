@@ -1,6 +1,6 @@
 """Continue a run of Adam as k-Adam with k = 1, or the reverse."""
 
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -59,7 +59,7 @@ def convert_adam_state(state: optax.OptState, like: optax.OptState) -> optax.Opt
             return optax.ScaleByAdamState(node.count, node.mu, jax.tree.map(jnp.square, node.rms))
         if not to_adam and isinstance(node, optax.ScaleByAdamState):
             return ScaleByAdaptiveNormalizationState(
-                node.count, node.mu, jax.tree.map(_root, node.nu)
+                cast(jax.Array, node.count), node.mu, jax.tree.map(_root, node.nu)
             )
         return node
 

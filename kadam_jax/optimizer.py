@@ -4,7 +4,7 @@ Algorithm 1 of Gould and Tanaka, `arXiv 2411.05746 <https://arxiv.org/abs/2411.0
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -225,7 +225,8 @@ def kadam(
         leaves = [param for _, param in with_params(updates, params)]
         params = jax.tree.structure(updates).unflatten(leaves)
         # optax would pass `updates`, which have other dtypes, to the mask.
-        of_params = (lambda updates: mask(params)) if is_function else mask
+        chosen = mask(params) if callable(mask) and is_function else mask
+        of_params = (lambda updates: chosen) if is_function else chosen
         decay = optax.add_decayed_weights(weight_decay, of_params)
         with jax.numpy_dtype_promotion("standard"):
             return decay.update(updates, state, jax.tree.map(_wide, params))
@@ -233,7 +234,7 @@ def kadam(
     def update_fn(updates, state, params=None, **extra_args):
         del extra_args
         _require_state(type(state) is tuple and len(state) == 3, f"one of {type(state).__name__}")
-        of_stages, of_decay, of_rate = state
+        of_stages, of_decay, of_rate = cast(Any, state)
         wide = widened(updates)
         if coupled:
             wide, of_decay = decayed(wide, of_decay, params)
@@ -250,5 +251,6 @@ def kadam(
 def _wide(param):
     """Cast a floating-point or complex parameter to at least float32; leave all else alone."""
     dtype = getattr(param, "dtype", None)
-    is_inexact = dtype is not None and jnp.issubdtype(dtype, jnp.inexact)
-    return param.astype(accumulator_dtype(dtype)) if is_inexact else param
+    if dtype is None or not jnp.issubdtype(dtype, jnp.inexact):
+        return param
+    return param.astype(accumulator_dtype(dtype))

@@ -580,7 +580,8 @@ def _bernoulli_series(num: int) -> list[float]:
     """Return B_2k/(2k)! for k = 1..num, the coefficients of x/(e^x - 1)."""
     terms = [Fraction(1)]
     for m in range(1, 2 * num + 1):
-        terms.append(-sum(term / factorial(m + 1 - j) for j, term in enumerate(terms)))
+        rest = (term / factorial(m + 1 - j) for j, term in enumerate(terms))
+        terms.append(-sum(rest, Fraction(0)))
     return [float(term) for term in terms[2::2]]
 
 

@@ -9,6 +9,7 @@ The paper is Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimizatio
 Normalization`, `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_.
 """
 
+from kadam_jax.batch_size import critical_batch, decays_for_batch
 from kadam_jax.conversion import convert_adam_state
 from kadam_jax.curves import level_curve, normal_curve
 from kadam_jax.flow import flow_vector_field, solve_flow
@@ -36,23 +37,39 @@ from kadam_jax.stability import (
     worst_case_gradients,
 )
 from kadam_jax.strategies import STRATEGIES, per_stage_decays
+from kadam_jax.worst_case import (
+    ImpulseResponse,
+    WorstCase,
+    dead_gradient_growth,
+    impulse_response,
+    max_travel,
+    steps_until_update,
+    worst_case,
+)
 
 __version__ = "0.1.0"
 
 __all__ = [
     "STRATEGIES",
+    "ImpulseResponse",
     "ScaleByAdaptiveNormalizationState",
+    "WorstCase",
     "__version__",
     "convert_adam_state",
+    "critical_batch",
+    "dead_gradient_growth",
+    "decays_for_batch",
     "exact_growth_rate",
     "exact_max_update_bound",
     "flow_vector_field",
     "grid",
     "growth_rate",
+    "impulse_response",
     "is_exactly_stable",
     "is_stable",
     "kadam",
     "level_curve",
+    "max_travel",
     "max_update_bound",
     "normal_curve",
     "per_stage_decays",
@@ -67,6 +84,8 @@ __all__ = [
     "scale_by_kadam",
     "solve_flow",
     "stability_coefficient",
+    "steps_until_update",
     "sweep",
+    "worst_case",
     "worst_case_gradients",
 ]

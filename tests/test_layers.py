@@ -32,6 +32,7 @@ LIBRARY = {
     "conversion": {"normalization"},
     "optimizer": {"normalization", "strategies"},
     "stability": {"curves"},
+    "worst_case": {"stability"},
     "flow": {"normalization", "strategies"},
     "invariance": {"normalization"},
 }

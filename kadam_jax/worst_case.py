@@ -1,0 +1,690 @@
+r"""How large can the update of any optimizer get? The worst case of a black box.
+
+For one coordinate and ε → 0, the update of Adam and its relatives is a weighted sum of past
+gradients over the root of a weighted sum of their squares,
+
+.. math::
+  u_n = \sum_{j=0}^{n} a_j g_{n-j} \Big/ \sqrt{\sum_{j=0}^{n} b_j g_{n-j}^2}, \qquad b_j \ge 0.
+
+By Cauchy-Schwarz its supremum over all gradients is :math:`\sqrt{\sum_j a_j^2/b_j}`, attained
+exactly by gradients :math:`g_{n-j} \propto a_j/b_j`. A single gradient j steps ago, followed by
+zeros, gives :math:`r_j = a_j/\sqrt{b_j}`: the supremum is the 2-norm of this impulse response. For
+Adam it is `exact_max_update_bound`, the exact form of the paper's Theorem 1.
+
+Weights are read from derivatives. Only the ratio of both sums matters, so :math:`b_0 = 1`. With
+:math:`g_n = G` and all other gradients 0, the update is :math:`a_0` and, for j > 0,
+
+.. math::
+  \frac{\partial u_n}{\partial g_{n-j}} = \frac{a_j}{G}, \qquad
+  \frac{\partial^2 u_n}{\partial g_{n-j}^2} = -\frac{a_0 b_j}{G^2},
+
+and mixed second derivatives among lags j > 0 vanish, so that one gradient and one product of the
+Hessian with a vector give the weights of all lags. Whether an optimizer is of this form is tested:
+its update must not depend on other coordinates, on parameters (but for weight decay) or on the
+scale of gradients, and must be what the weights predict for random gradients. For others, what
+gradient ascent through the optimizer reaches is a lower bound of the supremum.
+
+Everything here runs in float64 whatever the caller's settings are, with gradients so large that
+every ε in use disappears, and with parameters at 0, where decoupled weight decay does. Updates are
+in units of the learning rate.
+
+The paper is Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and
+Normalization`, `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.typing import ArrayLike
+
+from kadam_jax._checks import DECAY, POSITIVE, POSITIVE_DECAY, check_integer, check_real, require
+from kadam_jax.stability import exact_max_update_bound
+
+__all__ = [
+    "ImpulseResponse",
+    "WorstCase",
+    "dead_gradient_growth",
+    "impulse_response",
+    "max_travel",
+    "steps_until_update",
+    "worst_case",
+]
+
+
+class ImpulseResponse(NamedTuple):
+    """What gradients of the past do to an update, by lag: index j is the gradient j steps ago."""
+
+    ratio: np.ndarray  # shape=(num_steps,), r_j: the update after a single gradient, then j zeros
+    numerator: np.ndarray  # shape=(num_steps,), a_j; NaN if the optimizer is not of the form
+    denominator: np.ndarray  # shape=(num_steps,), b_j with b_0 = 1; NaN likewise
+
+
+class WorstCase(NamedTuple):
+    """The largest update that gradients can cause at a given step."""
+
+    supremum: float  # exact, or what a search reached: a lower bound
+    gradients: np.ndarray  # shape=(num_steps,), oldest first
+    attained: float  # |update| of the optimizer itself at the last of these gradients
+    exact: bool  # whether `supremum` is the supremum
+    reason: str  # why it is exact or is not
+
+
+class _Weights(NamedTuple):
+    """Signs and logarithms of a_j and b_j, which leave float64's range at long lags."""
+
+    sign: np.ndarray
+    log_a: np.ndarray
+    log_b: np.ndarray
+
+    @property
+    def log_ratio(self):
+        return np.where(np.isneginf(self.log_a), -np.inf, self.log_a - self.log_b / 2)
+
+
+_FORM = "a weighted sum of gradients over the root of a weighted sum of their squares"
+EXACT = f"the update is {_FORM}"
+OTHER = f"the update is not {_FORM}"
+COUPLED = "the update of a coordinate depends on the gradients of other coordinates"
+TIED = "the update depends on the parameters, beyond weight decay"
+SCALED = "the update depends on the scale of the gradients"
+UNBOUNDED = "the update grows with the scale of the gradients, so it has no bound"
+
+_LARGE = 1e60  # the last gradient; its square divided by it four times is still a normal number
+_SMALL = 1e-60  # the others, in place of 0, where roots have no derivative
+_SMALLEST = 1e-100  # smaller weights are mixed with terms in _SMALL / _LARGE, or underflow
+_IMPULSE = 1e100
+_MAX_LANES = 4096
+
+
+def _in_float64(function: Callable) -> Callable:
+    """Run `function` in float64, and without JAX's NaN checks: 0/0 is expected where ε is 0."""
+
+    @wraps(function)
+    def runs(*args, **kwargs):
+        with jax.enable_x64(True), jax.debug_nans(False), np.errstate(all="ignore"):
+            return function(*args, **kwargs)
+
+    return runs
+
+
+@_in_float64
+def impulse_response(
+    optimizer: optax.GradientTransformation,
+    num_steps: int,
+    *,
+    learning_rate: float | optax.Schedule = 1.0,
+) -> ImpulseResponse:
+    r"""Read off how a single past gradient moves an optimizer's update.
+
+    .. math:: r_j = a_j / \sqrt{b_j}, \qquad j = 0, \ldots, N-1
+
+    is the update at step N-1 if the only gradient that is not 0 came j steps before. Its sign is
+    that of the direction that :math:`r_0` has. If the optimizer is not of the form above, `ratio`
+    is measured, at every lag up to 4,096 steps and interpolated geometrically where that is right
+    to 1e-9 at the middle of an interval between lags; the weights are NaN.
+
+    Weights below 1e-100 are continued geometrically if those before them are geometric, and are 0
+    otherwise.
+
+    Args:
+      optimizer: any optax transformation that needs no more than gradients and parameters.
+      num_steps: the number of steps N >= 1, a Python int.
+      learning_rate: what to divide updates by, a positive number or a schedule, which is evaluated
+        at step N-1.
+
+    Returns:
+      `ratio`, `numerator` and `denominator`, each (num_steps,), float64, by lag.
+
+    Raises:
+      TypeError: `optimizer` is not a `GradientTransformation`, or `num_steps` not an int.
+      ValueError: `num_steps` is below 1, `learning_rate` is not positive, or `optimizer` cannot
+        update from gradients and parameters alone.
+
+    Example:
+      >>> import optax
+      >>> from kadam_jax import impulse_response
+      >>> print(impulse_response(optax.adam(1.0, b1=0.5, b2=0.25), 4).denominator)
+      [1.       0.25     0.0625   0.015625]
+
+    References:
+      Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
+      Appendix D, has the integral of which this is the discrete, general form.
+    """
+    num_steps = _check(optimizer, num_steps)
+    weights, reason = _read(optimizer, num_steps)
+    rate = _rate(learning_rate, num_steps)
+    if reason == EXACT:
+        sign, log_a, log_b = weights
+        return ImpulseResponse(
+            sign * np.exp(weights.log_ratio) / rate, sign * np.exp(log_a) / rate, np.exp(log_b)
+        )
+    ratio, unknown = _measured_impulses(optimizer, num_steps), np.full(num_steps, np.nan)
+    return ImpulseResponse(ratio / rate, unknown, unknown)
+
+
+@_in_float64
+def worst_case(
+    optimizer: optax.GradientTransformation,
+    num_steps: int,
+    *,
+    learning_rate: float | optax.Schedule = 1.0,
+    search_steps: int = 200,
+) -> WorstCase:
+    r"""Find the largest update that any gradients can cause at step N-1, and such gradients.
+
+    .. math:: \sup_g |u_{N-1}| = \sqrt{\sum_{j=0}^{N-1} a_j^2 / b_j}
+        \quad \text{at} \quad g_{N-1-j} \propto a_j / b_j
+
+    if the optimizer is of the form above, where `exact` is True. Otherwise `supremum` is a lower
+    bound: what gradient ascent through the optimizer reached from the best of some sixty sequences,
+    for parameters with a single entry. For k-Adam the true supremum is at most that of the last
+    stage (Theorem 3), which the search approaches where N is large next to 1/(1-β).
+
+    Args:
+      optimizer: any optax transformation that needs no more than gradients and parameters.
+      num_steps: the number of steps N >= 1, a Python int.
+      learning_rate: what to divide updates by, a positive number or a schedule, which is evaluated
+        at step N-1.
+      search_steps: how many ascents in each of two parametrizations, an int >= 1. The time is that
+        of some 50 · `search_steps` · `num_steps` updates.
+
+    Returns:
+      The supremum, the gradients (num_steps,), the update that the optimizer itself reaches on
+      them, whether the supremum is exact, and why. A supremum beyond float64 is inf. Gradients
+      span at most 260 decades, so that squares fit, and others are 0; where that costs something,
+      `attained` is smaller than the supremum.
+
+    Raises:
+      TypeError: `optimizer` is not a `GradientTransformation`, or an integer is not an int.
+      ValueError: `num_steps` or `search_steps` is below 1, `learning_rate` is not positive, or
+        `optimizer` cannot update from gradients and parameters alone.
+
+    Example:
+      >>> import optax
+      >>> from kadam_jax import worst_case
+      >>> result = worst_case(optax.adam(1.0), 300)
+      >>> f"{result.supremum:.4f} {result.attained:.4f} {result.exact}"
+      '3.7021 3.7021 True'
+
+    References:
+      Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
+      Theorem 1, Theorem 3, Appendix D.
+    """
+    num_steps = _check(optimizer, num_steps)
+    search_steps = check_integer("search_steps", search_steps)
+    rate = _rate(learning_rate, num_steps)
+    weights, reason = _read(optimizer, num_steps)
+    reach = _evaluator(optimizer)
+    if reason == EXACT:
+        log_sum = np.logaddexp.reduce(2 * weights.log_ratio)
+        sequences = _attaining(weights)
+        updates = np.abs(reach(sequences))
+        best = np.nanargmax(updates)
+        supremum = np.exp(log_sum / 2)
+        return _result(supremum / rate, sequences[best], updates[best] / rate, True, reason)
+    if reason == UNBOUNDED:
+        gradients = np.full(num_steps, _LARGE)
+        return _result(np.inf, gradients, abs(reach(gradients[None])[0]) / rate, False, reason)
+    gradients, attained = _search(optimizer, num_steps, search_steps)
+    return _result(
+        attained / rate,
+        gradients,
+        attained / rate,
+        False,
+        f"{reason}; a search found this lower bound",
+    )
+
+
+@_in_float64
+def dead_gradient_growth(
+    optimizer: optax.GradientTransformation, *, num_steps: int = 2048
+) -> float:
+    r"""Compute the rate at which updates grow once gradients stop, in nats per step.
+
+    .. math:: \lim_{j \to \infty} \ln \frac{|r_{j+1}|}{|r_j|}
+
+    For Adam it is ln(γ/√β): positive beyond the boundary γ² = β, where a parameter whose gradient
+    vanishes moves faster and faster until ε or an underflow ends it, and negative within. It is
+    `exact_growth_rate` where that is positive.
+
+    Args:
+      optimizer: any optax transformation that needs no more than gradients and parameters.
+      num_steps: the horizon, a Python int >= 2; the slowest average should rule its end.
+
+    Returns:
+      The slope of ln\|r_j\| over the last lags that float64 has; -inf if updates stop with the
+      gradients.
+
+    Raises:
+      TypeError: `optimizer` is not a `GradientTransformation`, or `num_steps` not an int.
+      ValueError: `num_steps` is below 2, or `optimizer` cannot update from gradients and parameters
+        alone.
+
+    Example:
+      >>> import optax
+      >>> from kadam_jax import dead_gradient_growth
+      >>> f"{dead_gradient_growth(optax.contrib.simplified_ademamix(1.0)):.4f}"
+      '0.0156'
+
+    References:
+      Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
+      §3.2.
+    """
+    num_steps = _check(optimizer, num_steps, 2)
+    return float(_slope(_log_impulses(optimizer, num_steps)))
+
+
+@_in_float64
+def steps_until_update(
+    optimizer: optax.GradientTransformation, size: float, *, num_steps: int = 2048
+) -> float:
+    r"""Count the zero gradients that it takes, after a single gradient, until \|r_j\| >= `size`.
+
+    Lags beyond `num_steps` continue at `dead_gradient_growth`.
+
+    Args:
+      optimizer: any optax transformation that needs no more than gradients and parameters.
+      size: the update's modulus, a positive number; in units of the learning rate if the
+        optimizer's is 1.
+      num_steps: the horizon, a Python int >= 2.
+
+    Returns:
+      The smallest such j, or inf if there is none.
+
+    Raises:
+      TypeError: `optimizer` is not a `GradientTransformation`, or `num_steps` not an int.
+      ValueError: `size` is not positive, `num_steps` is below 2, or `optimizer` cannot update from
+        gradients and parameters alone.
+
+    Example:
+      >>> import optax
+      >>> from kadam_jax import steps_until_update
+      >>> steps_until_update(optax.adam(1.0, b1=0.95, b2=0.85), 1000.0)
+      227.0
+
+    References:
+      Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
+      §3.2.
+    """
+    num_steps = _check(optimizer, num_steps, 2)
+    log_size = np.log(float(check_real("size", size, POSITIVE)))
+    log_ratio = _log_impulses(optimizer, num_steps)
+    reached = np.flatnonzero(log_ratio >= log_size)
+    if reached.size:
+        return float(reached[0])
+    growth, last = _slope(log_ratio), np.flatnonzero(np.isfinite(log_ratio))[-1]
+    return float(last + np.ceil((log_size - log_ratio[last]) / growth)) if growth > 0 else np.inf
+
+
+@_in_float64
+def max_travel(
+    optimizer_or_decays: optax.GradientTransformation | tuple[ArrayLike, ArrayLike],
+    schedule: float | optax.Schedule,
+    num_steps: int,
+) -> float:
+    r"""Bound how far a parameter can travel, whatever its gradients are.
+
+    .. math:: \sum_{n=0}^{N-1} \eta_n \sup_g |u_n|
+
+    where η_n is the learning rate at step n. If a weight is farther from its initial value than
+    this, no gradients have carried it there (weight decay is not counted).
+
+    Args:
+      optimizer_or_decays: (b1, b2) of Adam, or an optimizer with learning rate 1 whose
+        `worst_case` is exact. For k-Adam, give the decays of the last stage, whose supremum bounds
+        it (Theorem 3). Optimizers take N² updates of one entry.
+      schedule: the learning rate, a positive number or an optax schedule.
+      num_steps: the number of steps N >= 1, a Python int.
+
+    Returns:
+      The distance, in units of the parameter.
+
+    Raises:
+      TypeError: `optimizer_or_decays` is neither, or `num_steps` is not an int.
+      ValueError: `num_steps` is below 1, a decay is out of range, `schedule` is a number that is
+        not positive, the optimizer's worst case is not known exactly, or float64 cannot hold it.
+
+    Example:
+      >>> import optax
+      >>> from kadam_jax import max_travel
+      >>> f"{max_travel((0.9, 0.999), optax.linear_schedule(1e-3, 0.0, 1000), 1000):.3f}"
+      '1.988'
+
+    References:
+      Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
+      Theorem 1, Theorem 3.
+    """
+    num_steps = check_integer("num_steps", num_steps)
+    steps = jnp.arange(num_steps)
+    if isinstance(optimizer_or_decays, optax.GradientTransformation):
+        suprema = _suprema(optimizer_or_decays, num_steps)
+    else:
+        is_pair = isinstance(optimizer_or_decays, tuple | list) and len(optimizer_or_decays) == 2
+        words = "be (b1, b2) or an optax.GradientTransformation"
+        require(is_pair, "optimizer_or_decays", words, repr(optimizer_or_decays), error=TypeError)
+        b1, b2 = optimizer_or_decays
+        check_real("b1", b1, DECAY)
+        check_real("b2", b2, POSITIVE_DECAY)
+        suprema = exact_max_update_bound(steps, b1, b2)
+    rates = schedule if callable(schedule) else check_real("schedule", schedule, POSITIVE)
+    rates = jax.vmap(rates)(steps) if callable(rates) else float(rates)
+    return float(np.sum(np.asarray(rates, np.float64) * np.asarray(suprema)))
+
+
+def _check(optimizer: optax.GradientTransformation, num_steps: int, least: int = 1) -> int:
+    """Check both arguments that all functions have."""
+    is_optimizer = isinstance(optimizer, optax.GradientTransformation)
+    words = "be an optax.GradientTransformation"
+    require(is_optimizer, "optimizer", words, repr(optimizer), error=TypeError)
+    num_steps = check_integer("num_steps", num_steps, least)
+    try:
+        jax.eval_shape(_single(optimizer), jnp.zeros(2))
+    except Exception as error:  # whatever an optimizer raises that needs more, such as a loss
+        got = f"{type(error).__name__}: {error}".splitlines()[0]
+        words = "update from gradients and parameters alone"
+        hint = "pass one that needs no loss value, no random key and no other extra arguments"
+        raise ValueError(f"optimizer must {words}, got {got}; {hint}") from error
+    return num_steps
+
+
+def _rate(learning_rate: float | optax.Schedule, num_steps: int) -> float:
+    value = learning_rate(num_steps - 1) if callable(learning_rate) else learning_rate
+    return float(check_real("learning_rate", value, POSITIVE))
+
+
+def _result(supremum, gradients, attained, exact, reason) -> WorstCase:
+    return WorstCase(float(supremum), np.array(gradients), float(attained), exact, reason)
+
+
+def _last_update(optimizer: optax.GradientTransformation) -> Callable:
+    """Return a function from gradients, whose leaves have a leading axis of steps, to an update."""
+
+    def last(gradients, params):
+        def advance(state, gradient):
+            return optimizer.update(gradient, state, params)[1], None
+
+        start = optimizer.init(jax.tree.map(jnp.zeros_like, params))
+        state, _ = jax.lax.scan(advance, start, jax.tree.map(lambda x: x[:-1], gradients))
+        return optimizer.update(jax.tree.map(lambda x: x[-1], gradients), state, params)[0]
+
+    return last
+
+
+def _single(optimizer: optax.GradientTransformation) -> Callable:
+    """Return a function from a parameter's gradients (num_steps,) to its last update."""
+    last = _last_update(optimizer)
+    # One row and one column: optimizers that treat matrices specially do so here.
+    return lambda gradients: last(gradients[:, None, None], jnp.zeros((1, 1)))[0, 0]
+
+
+def _evaluator(optimizer: optax.GradientTransformation) -> Callable:
+    """Return a function from sequences (count, num_steps) to updates (count,)."""
+    evaluate = jax.jit(jax.vmap(_single(optimizer)))
+    return lambda sequences: np.asarray(evaluate(jnp.asarray(sequences)))
+
+
+def _read(optimizer: optax.GradientTransformation, num_steps: int) -> tuple[_Weights, str]:
+    """Return the weights that derivatives give, and whether they hold: EXACT or another reason."""
+    a, b = map(np.asarray, jax.jit(_derivatives(optimizer, num_steps))())
+    sign, log_a = _continued(a)
+    _, log_b = _continued(b)
+    weights = _Weights(sign, log_a, log_b)
+    return weights, _reason(optimizer, num_steps, weights)
+
+
+def _derivatives(optimizer: optax.GradientTransformation, num_steps: int) -> Callable:
+    """Return a function that computes a_j and b_j, each (num_steps,) by lag."""
+
+    def derivatives():
+        gradients = jnp.full(num_steps, _SMALL).at[-1].set(_LARGE)
+        older = jnp.ones(num_steps).at[-1].set(0.0)
+        slope = jax.value_and_grad(_single(optimizer))
+        (update, first), (_, second) = jax.jvp(slope, (gradients,), (older,))
+        direction = jnp.where(update < 0, -1, 1)
+        a = (direction * _LARGE * first[::-1]).at[0].set(jnp.abs(update))
+        b = (-second[::-1] * _LARGE / update * _LARGE).at[0].set(1.0)
+        return a, b
+
+    return derivatives
+
+
+def _continued(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return signs and logarithms, continued after the last value that is known.
+
+    Later ones are too small: if the up to 64 values before them are geometric, so are they, and
+    else they are 0.
+    """
+    known = np.abs(values) > _SMALLEST
+    log = np.log(np.where(known, np.abs(values), 0.0))
+    sign = np.sign(values)
+    last = np.flatnonzero(known)
+    if not last.size or last[-1] == len(values) - 1:
+        return sign, log
+    end = last[-1]
+    before = log[max(end - 64, end // 2) : end + 1]
+    line = before[-1] + np.arange(1 - len(before), 1) * _slope(before)
+    if len(before) > 2 and np.allclose(before, line, rtol=1e-12, atol=1e-10):
+        log[end + 1 :] = log[end] + np.arange(1, len(values) - end) * _slope(before)
+        sign[end + 1 :] = sign[end]
+    return sign, log
+
+
+def _slope(log_values: np.ndarray) -> float:
+    """Return the slope of up to 65 last values that are finite; -inf if zeros follow them.
+
+    Zeros after values below 1e-250 are underflow.
+    """
+    finite = np.flatnonzero(np.isfinite(log_values))
+    first, last = finite[-65:][0], finite[-1]
+    stopped = np.isneginf(log_values[last + 1 :]).any() and log_values[last] > np.log(1e-250)
+    if stopped or first == last:
+        return -np.inf
+    return (log_values[last] - log_values[first]) / (last - first)
+
+
+def _reason(optimizer: optax.GradientTransformation, num_steps: int, weights: _Weights) -> str:
+    """Test whether updates are what `weights` say; return EXACT or what contradicts it."""
+    rng = np.random.default_rng(0)
+    coupled, drifts = _dependence(optimizer, rng, min(num_steps, 16))
+    if coupled:
+        return COUPLED
+    if not _close(*drifts) or np.abs(drifts).max() > 0.5:
+        return TIED
+    sequences = _heavy_tailed(rng, 16, num_steps)
+    updates, scaled = _evaluator(optimizer)(
+        np.stack([sequences, 1e10 * sequences]).reshape(32, -1)
+    ).reshape(2, -1)
+    if np.median(np.abs(scaled / updates)) > 1e5:
+        return UNBOUNDED
+    if not _close(updates, scaled):
+        return SCALED
+    a, b = weights.sign * np.exp(weights.log_a), np.exp(weights.log_b)
+    predicted = sequences[:, ::-1] @ a / np.sqrt(sequences**2 @ b[::-1])
+    up_to_sign = min(updates, -updates, key=lambda x: np.abs(x - predicted).sum())
+    return EXACT if _close(up_to_sign, predicted) else OTHER
+
+
+def _dependence(optimizer, rng, num_steps) -> tuple[bool, np.ndarray]:
+    """Return whether an entry's update changes with others' gradients, and how with parameters."""
+    shapes = {"matrix": (2, 2), "vector": (2,)}
+    first, second = (
+        {name: _heavy_tailed(rng, num_steps, *shape) for name, shape in shapes.items()}
+        for _ in range(2)
+    )
+    changed = {name: x.copy() for name, x in second.items()}
+    changed["matrix"][:, 0, 0] = first["matrix"][:, 0, 0]
+    gradients = jax.tree.map(lambda *x: np.stack(x), first, changed, first, second, second)
+    values = np.array([0.0, 0.0, 1.0, 0.0, 1.0])
+    params = {name: np.multiply.outer(values, np.ones(shape)) for name, shape in shapes.items()}
+    updates = jax.jit(jax.vmap(_last_update(optimizer)))(gradients, params)
+    plain, other, shifted, second_plain, second_shifted = np.asarray(updates["matrix"])[:, 0, 0]
+    return not _close(plain, other), np.array([shifted - plain, second_shifted - second_plain])
+
+
+def _heavy_tailed(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """Draw gradients of both signs whose sizes span a dozen decades."""
+    return 1e50 * rng.choice([-1.0, 1.0], shape) * np.exp(3 * rng.normal(size=shape))
+
+
+def _close(x: np.ndarray, y: np.ndarray) -> bool:
+    """Return whether two sets of updates agree to 1e-6 of their size."""
+    size = np.sqrt(np.mean(np.square(y)))
+    return bool(np.all(np.abs(x - y) <= 1e-6 * np.maximum(np.abs(y), np.maximum(size, 1e-30))))
+
+
+def _impulses(optimizer: optax.GradientTransformation, num_steps: int) -> Callable:
+    """Return a function from lags to r_j, NaN where ε or an underflow takes part in the update."""
+
+    def update(lag, size):
+        return _single(optimizer)(jnp.where(jnp.arange(num_steps) == num_steps - 1 - lag, size, 0))
+
+    sizes = jnp.array([_IMPULSE, _IMPULSE * 1e-10])
+    evaluate = jax.jit(jax.vmap(jax.vmap(update, (None, 0)), (0, None)))
+
+    def impulses(lags):
+        ratio, smaller = np.asarray(evaluate(jnp.asarray(lags), sizes)).T
+        return np.where(np.isclose(ratio, smaller, rtol=1e-9, atol=0), ratio, np.nan)
+
+    return impulses
+
+
+def _measured_impulses(optimizer: optax.GradientTransformation, num_steps: int) -> np.ndarray:
+    """Measure r_j at all lags, or at so many that those between them can be interpolated."""
+    impulses = _impulses(optimizer, num_steps)
+    if num_steps <= _MAX_LANES:
+        ratio = impulses(np.arange(num_steps))
+        return ratio * (-1 if ratio[0] < 0 else 1)
+    lags = np.unique(np.geomspace(1, num_steps, 512).astype(int)) - 1
+    known = dict(zip(lags.tolist(), impulses(lags), strict=True))
+    pairs = list(zip(lags[:-1].tolist(), lags[1:].tolist(), strict=True))
+    while pairs := [(low, high) for low, high in pairs if high - low > 1]:
+        middles = [(low + high) // 2 for low, high in pairs]
+        padded = np.resize(middles, -(-len(middles) // 512) * 512)  # few shapes, few compilations
+        measured = impulses(padded)[: len(middles)]
+        finer = []
+        for (low, high), middle, value in zip(pairs, middles, measured, strict=True):
+            share = (middle - low) / (high - low)
+            between = _geometric(known[low], known[high], share)
+            known[middle] = value
+            if not (np.isclose(between, value, rtol=1e-9, atol=0) or len(known) > 4 * _MAX_LANES):
+                finer += [(low, middle), (middle, high)]
+        pairs = finer
+    lags = np.array(sorted(known))
+    values = np.array([known[lag] for lag in lags])
+    place = np.clip(np.searchsorted(lags, np.arange(num_steps), "right") - 1, 0, len(lags) - 2)
+    share = (np.arange(num_steps) - lags[place]) / (lags[place + 1] - lags[place])
+    ratio = _geometric(values[place], values[place + 1], share)
+    return ratio * (-1 if ratio[0] < 0 else 1)
+
+
+def _geometric(low: np.ndarray, high: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """Interpolate between two numbers of one sign geometrically, between others linearly."""
+    same = low * high > 0
+    size = np.exp((1 - share) * np.log(np.abs(low)) + share * np.log(np.abs(high)))
+    return np.where(same, np.sign(low) * size, (1 - share) * low + share * high)
+
+
+def _log_impulses(optimizer: optax.GradientTransformation, num_steps: int) -> np.ndarray:
+    """Return ln|r_j|; -inf where updates stop, NaN where float64 has no value."""
+    weights, reason = _read(optimizer, num_steps)
+    if reason == EXACT:
+        return weights.log_ratio
+    return np.log(np.abs(_measured_impulses(optimizer, num_steps)))
+
+
+def _suprema(optimizer: optax.GradientTransformation, num_steps: int) -> np.ndarray:
+    """Return the suprema at all steps: every impulse runs in a lane of its own."""
+    num_steps = _check(optimizer, num_steps)
+    weights, reason = _read(optimizer, num_steps)
+    hint = "give the decays (b1, b2) of an Adam whose supremum bounds it"
+    require(reason == EXACT, "optimizer", "have an exact worst case", reason, hint=hint)
+    params = jnp.zeros((1, 1))
+    lanes = jnp.arange(num_steps)
+
+    def advance(state, n):
+        gradients = jnp.where(lanes == n, _IMPULSE, 0.0)[:, None, None]
+        updates, state = jax.vmap(lambda g, s: optimizer.update(g, s, params))(gradients, state)
+        return state, jnp.sqrt(jnp.sum(jnp.square(updates)))
+
+    start = jax.vmap(lambda _: optimizer.init(params))(lanes)
+    suprema = np.asarray(jax.jit(lambda: jax.lax.scan(advance, start, lanes)[1])())
+    last = np.exp(np.logaddexp.reduce(2 * weights.log_ratio) / 2)
+    words = "have impulse responses that float64 holds for num_steps steps"
+    hint = "give its decays, or fewer steps"
+    require(np.isclose(suprema[-1], last, rtol=1e-6), "optimizer", words, suprema[-1], hint=hint)
+    return suprema
+
+
+def _attaining(weights: _Weights) -> np.ndarray:
+    """Return gradients proportional to a_j/b_j at scales that float64 may hold, oldest first."""
+    log_sizes = weights.log_a - weights.log_b - np.logaddexp.reduce(2 * weights.log_ratio) / 2
+    log_sizes = np.where(weights.sign == 0, -np.inf, log_sizes)
+    largest = np.log(1e150)
+    shifts = np.log(1e40), largest - log_sizes.max()  # large next to any ε; all of them
+    sequences = [np.where(x > largest + 1, 0, np.exp(x)) for x in (log_sizes + c for c in shifts)]
+    return (weights.sign * np.nan_to_num(sequences))[:, ::-1]
+
+
+def _candidates(num_steps: int) -> np.ndarray:
+    """Return sequences from which ascents may start, each with largest modulus 1."""
+    lag = np.arange(num_steps - 1, -1, -1.0)
+    rng = np.random.default_rng(0)
+    rates = np.log([0.3, 0.5, 0.8, 0.9, 0.95, 0.99, 0.999, 1.001, 1.01, 1.05, 1.1, 1.25, 2, 4])
+    sizes = np.outer(rates, lag)
+    geometric = np.exp(np.maximum(sizes - sizes.max(axis=1, keepdims=True), -300))
+    after_one = geometric.copy()
+    after_one[:, 0] *= 1e30  # a first gradient after which all others are small
+    recent = np.where(lag < np.array([[3], [10], [30], [100]]), 1, 1e-20)
+    noise = rng.choice([-1.0, 1.0], (3, num_steps)) * np.exp(
+        np.array([[0.5], [2], [5]]) * rng.normal(size=(3, num_steps))
+    )
+    plain = np.concatenate([np.ones((1, num_steps)), geometric, recent, 1e-20 / recent])
+    every = np.concatenate([plain, plain * (-1) ** lag, after_one, noise])
+    return every / np.abs(every).max(axis=1, keepdims=True)
+
+
+def _search(
+    optimizer: optax.GradientTransformation, num_steps: int, search_steps: int
+) -> tuple[np.ndarray, float]:
+    """Ascend from the best candidates, first in the sizes of gradients and then in gradients."""
+    single = _single(optimizer)
+    sequences = _LARGE * _candidates(num_steps)
+    reached = np.nan_to_num(np.abs(_evaluator(optimizer)(sequences)))
+    starts = sequences[np.argsort(-reached, kind="stable")[:8]]
+    ascent = optax.chain(
+        optax.scale_by_adam(0.9, 0.95),
+        optax.scale_by_schedule(optax.cosine_decay_schedule(0.3, search_steps)),
+    )
+
+    def climb(gradients, point, place):
+        def height(point):
+            return jnp.log(jnp.abs(single(place(gradients, point))) + 1e-300)
+
+        def advance(carry, _):
+            point, state, highest, best = carry
+            value, slope = jax.value_and_grad(height)(point)
+            best = jnp.where(value > highest, point, best)
+            step, state = ascent.update(jnp.nan_to_num(slope, posinf=0.0, neginf=0.0), state)
+            return (point + step, state, jnp.fmax(value, highest), best), None
+
+        start = point, ascent.init(point), -jnp.inf, point
+        (_, _, _, best), _ = jax.lax.scan(advance, start, None, search_steps)
+        return place(gradients, best)
+
+    @jax.jit
+    @jax.vmap
+    def ascend(gradients):
+        gradients = climb(gradients, jnp.zeros(num_steps), lambda g, x: g * jnp.exp(x))
+        floor = 1e-60 * jnp.max(jnp.abs(gradients))  # 0 could not move
+        sizes = jnp.maximum(jnp.abs(gradients), floor)
+        return climb(sizes, jnp.sign(gradients), lambda g, x: g * x)
+
+    sequences = np.concatenate([starts, ascend(jnp.asarray(starts))])
+    reached = np.nan_to_num(np.abs(_evaluator(optimizer)(sequences)))
+    best = np.argmax(reached)
+    return sequences[best], reached[best]

@@ -1,0 +1,86 @@
+"""Tests of decays for another batch size."""
+
+import math
+import warnings
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kadam_jax import critical_batch, decays_for_batch
+from kadam_jax.batch_size import RULES
+
+decays = st.floats(0.01, 0.9999)
+batches = st.floats(1e-2, 1e6)
+
+
+def quiet(*args, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return decays_for_batch(*args, **options)
+
+
+@given(decays, decays, batches, batches)
+def test_tokens_keeps_the_half_life_in_examples(b1, b2, batch, new_batch):
+    first, second = quiet(b1, b2, batch, new_batch)
+    assert first == b1
+    if second > 1e-300:
+        assert math.isclose(new_batch / math.log(second), batch / math.log(b2), rel_tol=1e-6)
+
+
+@given(decays, decays, batches, batches)
+def test_both_keeps_the_sign_of_stability(b1, b2, batch, new_batch):
+    first, second = quiet(b1, b2, batch, new_batch, rule="both")
+    ratio = new_batch / batch
+    if first > 1e-100 and second > 1e-100 and abs(2 * math.log(b1) - math.log(b2)) * ratio > 1e-9:
+        assert (first**2 < second) == (b1**2 < b2)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@given(decays, decays, st.floats(0.1, 0.99))
+def test_critical_batch_separates_stable_from_unstable(rule, b1, b2, share):
+    critical = critical_batch(b1, b2, 32, rule=rule)
+    if 1e-3 < critical < 1e3:
+        for size, is_stable in ((critical * share, True), (critical / share, False)):
+            try:
+                first, second = quiet(b1, b2, 32, size, rule=rule)
+            except ValueError:
+                assert rule == "sde"
+                continue
+            assert (first**2 < second) == is_stable or second < 1e-300
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_same_batch_keeps_decays(rule):
+    assert quiet(0.9, 0.999, 48, 48, rule=rule) == pytest.approx((0.9, 0.999), rel=1e-12)
+
+
+def test_unstable_decays_warn_with_the_critical_batch():
+    with pytest.warns(UserWarning, match="from batch 649.9.* on"):
+        decays_for_batch(0.95, 0.98, 128, 1024)
+    with pytest.warns(UserWarning, match="at every batch size"):
+        decays_for_batch(0.99, 0.9, 128, 64, rule="both")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        decays_for_batch(0.95, 0.98, 128, 512)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "words"),
+    [
+        ((1.0, 0.9, 1, 2), {}, "b1 must be in"),
+        ((0.9, 0.0, 1, 2), {}, "b2 must be in"),
+        ((0.9, 0.99, 0, 2), {}, "batch must be"),
+        ((0.9, 0.99, 1, math.inf), {}, "new_batch must be"),
+        ((0.9, 0.99, 1, 2), {"rule": "linear"}, "rule must be one of tokens, both, sde"),
+        ((0.9, 0.99, 1, 11), {"rule": "sde"}, "new_batch must be at most 10 "),
+    ],
+)
+def test_refuses_numbers_out_of_range(arguments, options, words):
+    with pytest.raises(ValueError, match=words):
+        decays_for_batch(*arguments, **options)
+
+
+def test_momentum_of_zero_is_always_stable():
+    assert critical_batch(0.0, 0.5, 8) == math.inf
+    assert decays_for_batch(0.0, 0.5, 8, 800)[0] == 0.0

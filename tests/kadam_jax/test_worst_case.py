@@ -1,0 +1,291 @@
+"""Tests of the worst case of any optimizer: weights, suprema and what follows from them."""
+
+import math
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import kadam_jax
+from kadam_jax import (
+    dead_gradient_growth,
+    exact_growth_rate,
+    exact_max_update_bound,
+    impulse_response,
+    kadam,
+    max_travel,
+    steps_until_update,
+    worst_case,
+)
+from kadam_jax.worst_case import _continued, _derivatives, _measured_impulses, _slope, _Weights
+
+ademamix = optax.contrib.ademamix
+simplified_ademamix = optax.contrib.simplified_ademamix
+
+
+def averages(num_steps, *decays):
+    """Return weights (1-d) d^j of an average that is not corrected, for each decay."""
+    lag = np.arange(num_steps)
+    return [(1 - d) * d**lag for d in decays]
+
+
+def adam_weights(num_steps, b1, b2):
+    m, v = averages(num_steps, b1, b2)
+    return m / (1 - b1**num_steps), v / (1 - b2**num_steps)
+
+
+def nadam_weights(num_steps, b1, b2):
+    m, v = averages(num_steps, b1, b2)
+    a = b1 * m / (1 - b1 ** (num_steps + 1))
+    a[0] += (1 - b1) / (1 - b1**num_steps)
+    return a, v / (1 - b2**num_steps)
+
+
+def ademamix_weights(num_steps, b1, b2, b3, alpha):
+    m, v, slow = averages(num_steps, b1, b2, b3)
+    return m / (1 - b1**num_steps) + alpha * slow, v / (1 - b2**num_steps)
+
+
+def simplified_ademamix_weights(num_steps, b1, b2, alpha):
+    lag = np.arange(num_steps)
+    a = b1 ** lag.astype(float)
+    a[0] += alpha
+    return a, averages(num_steps, b2)[0] / (1 - b2**num_steps)
+
+
+FAMILIES = {
+    "adam": (optax.adam(1.0, 0.8, 0.95), adam_weights, (0.8, 0.95)),
+    "adamw": (optax.adamw(1.0, 0.8, 0.95), adam_weights, (0.8, 0.95)),
+    "scale_by_adam": (optax.scale_by_adam(0.8, 0.95), adam_weights, (0.8, 0.95)),
+    "kadam": (kadam(1.0, 1, b1=0.8, b2=0.95), adam_weights, (0.8, 0.95)),
+    "unstable": (optax.adam(1.0, 0.95, 0.851), adam_weights, (0.95, 0.851)),
+    "nadam": (optax.nadam(1.0, 0.8, 0.95), nadam_weights, (0.8, 0.95)),
+    "ademamix": (ademamix(1.0), ademamix_weights, (0.9, 0.999, 0.9999, 5.0)),
+    "simplified_ademamix": (
+        simplified_ademamix(1.0),
+        simplified_ademamix_weights,
+        (0.99, 0.95, 0.0),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_weights_are_those_of_the_formula(name):
+    optimizer, weights, decays = FAMILIES[name]
+    a, b = weights(60, *decays)
+    response = impulse_response(optimizer, 60)
+    np.testing.assert_allclose(response.denominator, b / b[0], rtol=1e-10)
+    np.testing.assert_allclose(response.numerator, a / np.sqrt(b[0]), rtol=1e-10)
+    np.testing.assert_allclose(response.ratio, a / np.sqrt(b), rtol=1e-10)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_supremum_is_attained(name):
+    optimizer, weights, decays = FAMILIES[name]
+    a, b = weights(60, *decays)
+    result = worst_case(optimizer, 60)
+    assert result.exact
+    np.testing.assert_allclose(result.supremum, np.sqrt(np.sum(a**2 / b)), rtol=1e-10)
+    np.testing.assert_allclose(result.attained, result.supremum, rtol=1e-9)
+    shape = a[::-1] / b[::-1]
+    np.testing.assert_allclose(
+        result.gradients / result.gradients[-1], shape / shape[-1], rtol=1e-9
+    )
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 30, 700, 5000])
+def test_weights_read_from_adam_give_the_exact_bound(num_steps):
+    rng = np.random.default_rng(num_steps)
+    b1, b2 = rng.uniform(0, 1, 50), rng.uniform(0.01, 1, 50)
+    b1[:10] = 1 - 10 ** rng.uniform(-4, -1, 10)  # slow averages
+    b2[:20] = 1 - 10 ** rng.uniform(-4, -1, 20)
+    with jax.enable_x64(True), np.errstate(divide="ignore"):
+        read = jax.jit(jax.vmap(lambda b1, b2: _derivatives(optax.adam(1.0, b1, b2), num_steps)()))
+        pairs = zip(*map(np.asarray, read(b1, b2)), strict=True)
+        exact = np.asarray(exact_max_update_bound(num_steps - 1, b1, b2, log=True))
+    for (a, b), log_bound in zip(pairs, exact, strict=True):
+        weights = _Weights(*_continued(a), _continued(b)[1])
+        np.testing.assert_allclose(
+            np.logaddexp.reduce(2 * weights.log_ratio) / 2, log_bound, rtol=1e-9, atol=1e-9
+        )
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "supremum"),
+    [(ademamix(1.0), 1674), (optax.adam(1.0), float(exact_max_update_bound(19_999, 0.9, 0.999)))],
+)
+def test_supremum_after_twenty_thousand_steps(optimizer, supremum):
+    result = worst_case(optimizer, 20_000)
+    assert result.exact
+    np.testing.assert_allclose(result.supremum, supremum, rtol=3e-4)
+    np.testing.assert_allclose(result.attained, result.supremum, rtol=1e-3)
+
+
+def test_all_steps_at_once_give_each_steps_supremum():
+    reach = max_travel(optax.nadam(1.0, 0.8, 0.95), 1.0, 40)
+    each = [
+        np.linalg.norm(np.divide(a, np.sqrt(b)))
+        for a, b in (nadam_weights(n, 0.8, 0.95) for n in range(1, 41))
+    ]
+    np.testing.assert_allclose(reach, sum(each), rtol=1e-10)
+
+
+OTHERS = {
+    "momentum after normalization": (optax.rmsprop(1.0, momentum=0.9), "not a weighted sum"),
+    "another second moment": (optax.adabelief(1.0), "not a weighted sum"),
+    "maximum": (optax.amsgrad(1.0, b2=0.9), "not a weighted sum"),
+    "sign": (optax.lion(1.0), "not a weighted sum"),
+    "stages": (kadam(1.0, 2), "not a weighted sum"),
+    "clipped": (optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1.0)), "other coordinates"),
+    "orthogonalized": (optax.contrib.muon(1.0), "other coordinates"),
+    "trust ratio": (optax.lamb(1.0), "parameters"),
+    "averaged iterates": (optax.contrib.schedule_free_adamw(1.0), "not a weighted sum"),
+    "not normalized": (optax.sgd(1.0), "no bound"),
+    "large epsilon": (optax.adam(1.0, eps=1e55), "scale"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_forms_are_not_called_exact(name):
+    optimizer, words = OTHERS[name]
+    result = worst_case(optimizer, 12, search_steps=2)
+    assert not result.exact
+    assert words in result.reason
+
+
+@pytest.mark.parametrize(("b1", "b2"), [(0.5, 0.6), (0.5, 0.9)])
+def test_search_reaches_the_last_stages_supremum(b1, b2):
+    result = worst_case(kadam(1.0, 2, b1=(b1, b1), b2=(b2, b2), eps=0.0), 60, search_steps=150)
+    with jax.enable_x64(True):
+        bound = float(exact_max_update_bound(59, b1, b2))
+    assert 0.995 * bound < result.attained <= bound * (1 + 1e-9)
+    assert result.supremum == result.attained
+
+
+def test_search_finds_more_than_impulses_show():
+    optimizer = optax.rmsprop(1.0, momentum=0.9)
+    norm = np.linalg.norm(impulse_response(optimizer, 60).ratio)
+    assert norm < 7.3  # the limit is 7.26
+    assert worst_case(optimizer, 60, search_steps=20).attained > 3 * norm
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "growth"),
+    [
+        (optax.adam(1.0, 0.95, 0.851), float(exact_growth_rate(0.95, 0.851))),
+        (optax.adam(1.0), math.log(0.9 / math.sqrt(0.999))),
+        (ademamix(1.0), math.log(0.9999 / math.sqrt(0.999))),
+        (simplified_ademamix(1.0), math.log(0.99 / math.sqrt(0.95))),
+        (optax.rmsprop(1.0), -math.inf),
+        (optax.lion(1.0), 0.0),
+    ],
+)
+def test_growth_without_gradients(optimizer, growth):
+    np.testing.assert_allclose(dead_gradient_growth(optimizer, num_steps=600), growth, rtol=2e-6)
+
+
+def test_steps_until_an_update_are_those_of_a_run():
+    optimizer = optax.scale_by_adam(0.95, 0.85, eps=0.0)
+    for size in (2.0, 30.0):
+        count = steps_until_update(optimizer, size, num_steps=400)
+        updates = impulse_response(optimizer, 400).ratio
+        assert updates[int(count)] >= size > updates[int(count) - 1]
+    beyond = steps_until_update(optimizer, 1e30, num_steps=100)
+    assert beyond == pytest.approx(steps_until_update(optimizer, 1e30, num_steps=2000), abs=1)
+    assert steps_until_update(optax.adam(1.0), 1e3, num_steps=100) == math.inf
+
+
+def test_travel_is_the_sum_of_rates_times_suprema():
+    schedule = optax.cosine_decay_schedule(1e-2, 30)
+    from_decays = max_travel((0.8, 0.95), schedule, 30)
+    bounds = [float(exact_max_update_bound(n, 0.8, 0.95)) for n in range(30)]
+    expected = sum(float(schedule(n)) * bound for n, bound in enumerate(bounds))
+    assert from_decays == pytest.approx(expected, rel=1e-5)
+    assert max_travel(optax.adam(1.0, 0.8, 0.95), schedule, 30) == pytest.approx(from_decays)
+
+
+def test_no_gradients_carry_a_parameter_farther_than_its_travel():
+    optimizer = optax.adam(1e-2, 0.8, 0.95)
+    param = start = jnp.zeros(200)
+    state = optimizer.init(param)
+    for step in range(40):
+        key = jax.random.key(step)
+        gradient = jnp.exp(4 * jax.random.normal(key, (200,)))
+        updates, state = optimizer.update(gradient, state)
+        param = optax.apply_updates(param, updates)
+    traveled = float(jnp.abs(param - start).max())
+    assert 0.3 < traveled / max_travel((0.8, 0.95), 1e-2, 40) < 1
+
+
+def test_learning_rate_divides_updates_out():
+    plain, scaled = (
+        worst_case(optax.adam(1.0), 20),
+        worst_case(optax.adam(3e-4), 20, learning_rate=3e-4),
+    )
+    assert scaled.supremum == pytest.approx(plain.supremum, rel=1e-12)
+    schedule = optax.linear_schedule(1.0, 0.1, 20)
+    response = impulse_response(optax.adam(schedule), 20, learning_rate=schedule)
+    np.testing.assert_allclose(
+        response.ratio, impulse_response(optax.adam(1.0), 20).ratio, rtol=1e-6
+    )
+
+
+@np.errstate(divide="ignore")
+def test_geometric_tails_are_detected_and_only_those():
+    lag = np.arange(3000)
+    for log_values in (lag * math.log(0.7), -1e-3 * lag - 100, 0.2 * lag - 200):
+        sign, log = _continued(-np.exp(np.where(lag < 900, log_values, -np.inf)))
+        np.testing.assert_allclose(log, log_values, rtol=1e-10, atol=1e-10)
+        assert (sign == -1).all()
+    bent = np.where(lag < 900, np.exp(-0.01 * lag - 1e-6 * lag**2), 0.0)
+    assert np.isneginf(_continued(bent)[1][900:]).all()
+    assert _slope(np.log(bent[:900])) == pytest.approx(-0.01 - 1e-6 * (899 + 835))
+
+
+def test_measured_impulses_are_interpolated_where_they_are_geometric():
+    with jax.enable_x64(True):
+        measured = _measured_impulses(optax.adam(1.0, 0.999, 0.9999), 5000)
+    exact = impulse_response(optax.adam(1.0, 0.999, 0.9999), 5000).ratio
+    np.testing.assert_allclose(measured, exact, rtol=1e-8)
+
+
+def test_results_do_not_depend_on_the_callers_settings():
+    expected = worst_case(optax.adam(1.0), 15)
+    with jax.enable_x64(True), jax.debug_nans(True), jax.numpy_dtype_promotion("standard"):
+        inside = worst_case(optax.adam(1.0), 15)
+    np.testing.assert_array_equal(inside.gradients, expected.gradients)
+    assert inside.gradients.dtype == np.float64
+    assert inside.supremum == expected.supremum
+    assert not jax.config.jax_enable_x64
+
+
+@pytest.mark.parametrize("function", [impulse_response, worst_case])
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "words"),
+    [
+        ((optax.adam, 3), {}, TypeError, "optimizer must be an optax.GradientTransformation"),
+        ((optax.adam(1.0), 0), {}, ValueError, "num_steps must be at least 1, got 0"),
+        ((optax.adam(1.0), 2.0), {}, TypeError, "num_steps must be a Python int"),
+        ((optax.adam(1.0), 2), {"learning_rate": 0.0}, ValueError, "learning_rate must be"),
+        ((optax.polyak_sgd(), 2), {}, ValueError, "gradients and parameters alone"),
+    ],
+)
+def test_refuses_what_it_cannot_answer(function, arguments, options, error, words):
+    with pytest.raises(error, match=words):
+        function(*arguments, **options)
+
+
+def test_travel_is_refused_without_an_exact_supremum():
+    with pytest.raises(ValueError, match="exact worst case"):
+        max_travel(optax.lion(1.0), 1.0, 5)
+    with pytest.raises(TypeError, match="optimizer_or_decays must be"):
+        max_travel(0.9, 1.0, 5)
+    with pytest.raises(ValueError, match="b2 must be"):
+        max_travel((0.9, 1.0), 1.0, 5)
+
+
+def test_face_has_every_function():
+    assert set(sys.modules["kadam_jax.worst_case"].__all__) <= set(kadam_jax.__all__)

@@ -20,7 +20,13 @@ from kadam_jax.invariance import (
     scale_by_coarse_grained_normalization,
 )
 from kadam_jax.members import grid, points, sweep
-from kadam_jax.monitor import record_dead_gradients, record_max_update
+from kadam_jax.monitor import (
+    measure_dead_gradients,
+    measure_max_update,
+    measure_rms_ratio,
+    record_dead_gradients,
+    record_max_update,
+)
 from kadam_jax.normalization import (
     ScaleByAdaptiveNormalizationState,
     scale_by_adaptive_normalization,
@@ -71,6 +77,9 @@ __all__ = [
     "level_curve",
     "max_travel",
     "max_update_bound",
+    "measure_dead_gradients",
+    "measure_max_update",
+    "measure_rms_ratio",
     "normal_curve",
     "per_stage_decays",
     "points",

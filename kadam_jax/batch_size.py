@@ -59,9 +59,9 @@ def decays_for_batch(
       0.9 0.996006
 
     References:
-      Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
-      §3.1, has the region. The "sde" rule to first order: Malladi et al., `On the SDEs and Scaling
-      Rules for Adaptive Gradient Algorithms <https://arxiv.org/abs/2205.10287>`_.
+      Marek et al., `Small Batch Size Training for Language Models
+      <https://arxiv.org/abs/2507.07101>`_, have the rule "tokens"; Malladi et al., `On the SDEs and
+      Scaling Rules for Adaptive Gradient Algorithms <https://arxiv.org/abs/2205.10287>`_, "sde".
     """
     ratio = _number("new_batch", new_batch, POSITIVE) / _number("batch", batch, POSITIVE)
     critical = critical_batch(b1, b2, batch, rule=rule)
@@ -107,10 +107,6 @@ def critical_batch(b1: float, b2: float, batch: float, *, rule: str = "tokens") 
       >>> from kadam_jax import critical_batch
       >>> print(round(critical_batch(0.95, 0.98, 128)))
       650
-
-    References:
-      Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
-      §3.1.
     """
     b1 = _number("b1", b1, DECAY)
     b2 = _number("b2", b2, POSITIVE_DECAY)

@@ -217,7 +217,8 @@ def test_all_is_every_public_name():
 
 def test_no_function_has_the_name_of_a_module():
     modules = {name.rpartition(".")[2] for name in modules_of("kadam_jax")}
-    assert not modules & set(kadam_jax.__all__)
+    # `worst_case` is both: its module is reached by `from kadam_jax.worst_case import`.
+    assert modules & set(kadam_jax.__all__) == {"worst_case"}
 
 
 def test_the_version_is_that_of_the_package():

@@ -8,7 +8,15 @@ import numpy as np
 import optax
 import pytest
 
-from kadam_jax import kadam, record_dead_gradients, record_max_update, scale_by_kadam
+from kadam_jax import (
+    kadam,
+    measure_dead_gradients,
+    measure_max_update,
+    measure_rms_ratio,
+    record_dead_gradients,
+    record_max_update,
+    scale_by_kadam,
+)
 from kadam_jax.invariance import (
     record_squared_norm,
     scale_by_coarse_grained_normalization,
@@ -276,3 +284,77 @@ def test_shares_are_counted_in_whole_numbers():
 def test_bad_arguments_are_named(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+MEASURES = {
+    "dead": (measure_dead_gradients(0.9, 0.1), record_dead_gradients(0.9, 0.1)),
+    "max": (measure_max_update, record_max_update()),
+}
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_measures_are_what_monitors_record(gradients, name):
+    measure, recorder = MEASURES[name]
+    chain = optax.chain(optax.monitor({"measured": measure}), recorder)
+    state = chain.init(jax.tree.map(lambda x: x[0], gradients))
+    for n in range(12):
+        _, state = chain.update(jax.tree.map(lambda x, n=n: x[n], gradients), state)
+        overall, per_tensor = optax.tree.get(state, "measured")
+        recorded = state[1].dead_share if name == "dead" else state[1].max_update
+        np.testing.assert_array_equal(overall, recorded)
+        sizes = {"w": 8, "b": 3}
+        combined = (
+            sum(sizes[key] * share for key, share in per_tensor.items()) / 11
+            if name == "dead"
+            else max(per_tensor.values())
+        )
+        np.testing.assert_allclose(overall, combined, rtol=1e-6)
+
+
+def test_rms_ratio_is_that_of_its_formula(gradients):
+    b2, eps = 0.9, 1e-3
+    monitor = optax.monitor({"ratio": measure_rms_ratio(b2, eps)})
+    state, v = monitor.init(jax.tree.map(lambda x: x[0], gradients)), {"w": 0.0, "b": 0.0}
+    for n in range(20):
+        now = jax.tree.map(lambda x, n=n: np.float64(x[n]), gradients)
+        _, state = monitor.update(jax.tree.map(jnp.float32, now), state)
+        v = {key: b2 * v[key] + (1 - b2) * now[key] ** 2 for key in now}
+        v_hat = {key: np.maximum(v[key] / (1 - b2 ** (n + 1)), eps**2) for key in now}
+        squares = {key: now[key] ** 2 / v_hat[key] for key in now}
+        overall, per_tensor = optax.tree.get(state, "ratio")
+        for key, expected in squares.items():
+            np.testing.assert_allclose(per_tensor[key], np.sqrt(expected.mean()), rtol=1e-5)
+        everything = np.concatenate([x.ravel() for x in squares.values()])
+        np.testing.assert_allclose(overall, np.sqrt(everything.mean()), rtol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e30])
+def test_rms_ratio_attains_its_bound_and_has_no_scale(size):
+    monitor = optax.monitor({"ratio": measure_rms_ratio(0.99, eps=0.0)})
+    state = monitor.init(jnp.zeros(3))
+    for n in range(2000):
+        state = jit_update(monitor, jnp.full(3, size if n == 1999 else 0.0), state)
+    np.testing.assert_allclose(optax.tree.get(state, "ratio").overall, 10, rtol=1e-4)
+
+
+@partial(jax.jit, static_argnums=0)
+def jit_update(monitor, gradients, state):
+    return monitor.update(gradients, state)[1]
+
+
+@pytest.mark.parametrize("tree", [{}, {"empty": jnp.zeros((0, 3))}])
+@pytest.mark.parametrize("measure", [measure_dead_gradients(), measure_rms_ratio()])
+def test_measures_of_trees_without_entries(measure, tree):
+    measurement, _ = measure.update(tree, measure.init(tree))
+    assert measurement.overall == 0
+    assert all(x == 0 for x in jax.tree.leaves(measurement.per_tensor))
+    assert measure_max_update(tree).overall == 0
+
+
+@pytest.mark.parametrize("make", [measure_dead_gradients, measure_rms_ratio])
+def test_measures_name_bad_arguments(make):
+    with pytest.raises(ValueError, match="b2 must be in"):
+        make(b2=1.0)
+    other = "threshold" if make is measure_dead_gradients else "eps"
+    with pytest.raises(ValueError, match=f"{other} must be"):
+        make(**{other: -1.0})

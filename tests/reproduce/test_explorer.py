@@ -1,6 +1,7 @@
 """The report's explorer in a real browser: its numbers are those of the library."""
 
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -8,10 +9,12 @@ from html.parser import HTMLParser
 
 import jax
 import numpy as np
+import optax
 import pytest
 
 from experiments.figures import discover
 from experiments.reproduce.report import write_report
+from kadam_jax import critical_batch, worst_case
 from kadam_jax.stability import (
     exact_growth_rate,
     exact_max_update_bound,
@@ -80,6 +83,44 @@ def test_the_explorer_agrees_with_the_library(page, tmp_path, point):
     for name in STRATEGIES:
         stage = [decays[0] for decays in per_stage_decays(b1, b2, k, name)]
         np.testing.assert_allclose(json.loads(found[name]), stage, rtol=1e-6, err_msg=name)
+
+
+FAMILIES = {
+    "adam": (optax.adam(1.0, 0.9, 0.95), math.log(0.9) - math.log(0.95) / 2),
+    "nadam": (optax.nadam(1.0, 0.9, 0.95), math.log(0.9) - math.log(0.95) / 2),
+    "ademamix": (
+        optax.contrib.ademamix(1.0, 0.9, 0.95, 0.99, alpha=3.0),
+        math.log(0.99) - math.log(0.95) / 2,
+    ),
+    "simplified_ademamix": (
+        optax.contrib.simplified_ademamix(1.0, 0.9, 0.95, alpha=3.0),
+        math.log(0.9) - math.log(0.95) / 2,
+    ),
+}
+
+
+@in_a_browser
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_explorer_knows_other_optimizers(page, tmp_path, family):
+    optimizer, growth = FAMILIES[family]
+    asked = f"#explore?b1=0.9&b2=0.95&n=79&b3=0.99&alpha=3&batch=32&family={family}"
+    html, console = shown(page, tmp_path, asked)
+    assert console == []
+    found = Values(html).found
+    np.testing.assert_allclose(
+        math.exp(float(found["supremum"])), worst_case(optimizer, 80).supremum
+    )
+    np.testing.assert_allclose(float(found["dead_growth"]), growth)
+    slowest = 0.99 if family == "ademamix" else 0.9
+    np.testing.assert_allclose(float(found["critical_batch"]), critical_batch(slowest, 0.95, 32))
+
+
+@in_a_browser
+def test_the_explorer_bounds_rmsprop_with_momentum(page, tmp_path):
+    html, _ = shown(page, tmp_path, "#explore?b2=0.9&n=39&momentum=0.8&family=rmsprop")
+    bound = math.exp(float(Values(html).found["supremum"]))
+    reached = worst_case(optax.rmsprop(1.0, momentum=0.8), 40, search_steps=100).attained
+    assert 0.98 * bound < reached <= bound * (1 + 1e-9)
 
 
 @in_a_browser

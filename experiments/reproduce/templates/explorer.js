@@ -1,5 +1,5 @@
 "use strict";
-// The theory of kadam_jax.stability and kadam_jax.strategies, for the page's explorer.
+// The theory of kadam_jax.stability, worst_case and strategies, for the page's explorer.
 // b1 is the paper's γ, b2 its β; bounds are logarithms, finite where the bound is e^4500.
 
 const stabilityCoefficient = (b1, b2) => 2 / b1 - 1 / b2 - 1;
@@ -26,6 +26,49 @@ function logTheoremBound(n, b1, b2) {
 const logExactBound = (n, b1, b2) =>
   logRatioOfSums(n, b1, b2) + logGeometricSum(n, 2 * Math.log(b1) - Math.log(b2)) / 2;
 
+// Averages in an optimizer's numerator: a_j = Σ exp(logWeight) · decay^j, and what a_0 has on top.
+// Its supremum is √(Σ_j a_j²/b_j) with the bias-corrected b_j of Adam.
+const families = {
+  adam: ({ n, b1 }) => ({ terms: [corrected(n, b1)] }),
+  nadam: ({ n, b1 }) => ({
+    terms: [[Math.log(b1) - logGeometricSum(n + 1, Math.log(b1)), b1]],
+    extra: Math.exp(corrected(n, b1)[0]),
+  }),
+  ademamix: ({ n, b1, b3, alpha }) => ({
+    terms: [corrected(n, b1), [Math.log(alpha) + Math.log1p(-b3), b3]],
+  }),
+  simplified_ademamix: ({ b1, alpha }) => ({ terms: [[0, b1]], extra: alpha }),
+};
+const corrected = (n, decay) => [-logGeometricSum(n, Math.log(decay)), decay];
+
+function logSum(logs) {
+  const largest = Math.max(...logs);
+  return largest + Math.log(logs.reduce((sum, log) => sum + Math.exp(log - largest), 0));
+}
+
+function worstCase(family, point) {
+  const { n, b2, momentum, batch } = point;
+  if (family === "rmsprop") {
+    // Each step's own update reaches 1/√(1-β); momentum sums them. All at once: in the limit.
+    return {
+      supremum: logGeometricSum(n, Math.log(momentum)) - Math.log1p(-b2) / 2,
+      dead_growth: Math.log(momentum),
+      critical_batch: Infinity,
+    };
+  }
+  const { terms, extra = 0 } = families[family](point);
+  const logs = terms.flatMap(([w, d]) => terms.map(([x, e]) =>
+    w + x + logGeometricSum(n, Math.log(d) + Math.log(e) - Math.log(b2))));
+  const first = terms.reduce((sum, [w]) => sum + Math.exp(w), 0);
+  const slowest = Math.log(Math.max(...terms.map(([, decay]) => decay)));
+  return {
+    supremum: (logSum([...logs, Math.log(extra * (2 * first + extra))])
+      + logGeometricSum(n, Math.log(b2))) / 2,
+    dead_growth: slowest - Math.log(b2) / 2,
+    critical_batch: (2 * batch * slowest) / Math.log(b2),
+  };
+}
+
 function region(b1, b2) {
   if (stabilityCoefficient(b1, b2) > 0) return "B₊: bounded, as the theorem says";
   if (b1 * b1 < b2) return "B₋ by C, but γ² < β: bounded all the same";
@@ -49,6 +92,7 @@ function exponential(log) {
 function explore() {
   const form = document.getElementById("explore");
   const plane = document.getElementById("plane");
+  const numbersAsked = ["b1", "b2", "n", "k", "b3", "alpha", "momentum", "batch"];
   const [SVG, MARGIN, SIDE] = ["http://www.w3.org/2000/svg", 34, 320];
   const x = (b2) => MARGIN + SIDE * b2;
   const y = (b1) => 8 + SIDE * (1 - b1);
@@ -90,7 +134,13 @@ function explore() {
 
   function update() {
     if (!form.checkValidity()) return;
-    const [b1, b2, n, k] = ["b1", "b2", "n", "k"].map((name) => Number(form.elements[name].value));
+    const point = Object.fromEntries(
+      numbersAsked.map((name) => [name, Number(form.elements[name].value)]),
+    );
+    const { b1, b2, n, k } = point;
+    const worst = worstCase(form.elements.family.value, point);
+    show("supremum", worst.supremum, exponential(worst.supremum));
+    for (const name of ["dead_growth", "critical_batch"]) show(name, worst[name], fixed(worst[name]));
     const numbers = {
       C: stabilityCoefficient(b1, b2),
       growth_rate: growthRate(b1, b2),
@@ -120,12 +170,12 @@ function explore() {
     document.getElementById("stages").replaceChildren(...rows);
   }
 
-  // The address can name a point: #explore?b1=0.9&b2=0.999&n=1000&k=2
+  // The address can name a point: #explore?b1=0.9&b2=0.999&n=1000&k=2&family=ademamix&b3=0.9999
   function follow() {
     const [anchor, query] = location.hash.split("?");
     if (anchor !== "#explore" || !query) return;
     for (const [name, value] of new URLSearchParams(query)) {
-      if (["b1", "b2", "n", "k"].includes(name)) form.elements[name].value = value;
+      if (["family", ...numbersAsked].includes(name)) form.elements[name].value = value;
     }
     update();
     form.scrollIntoView();

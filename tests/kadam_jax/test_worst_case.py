@@ -124,6 +124,28 @@ def test_supremum_after_twenty_thousand_steps(optimizer, supremum):
     np.testing.assert_allclose(result.attained, result.supremum, rtol=1e-3)
 
 
+GOLDEN = {
+    "adam": optax.adam,
+    "nadam": optax.nadam,
+    "ademamix": ademamix,
+    "simplified_ademamix": lambda rate, b1, b2, alpha: simplified_ademamix(
+        rate, b1, b2, alpha=alpha
+    ),
+    "rmsprop": optax.rmsprop,
+}
+
+
+@pytest.mark.parametrize("number", range(16))
+def test_weights_and_suprema_are_those_of_sixty_digits(golden, number):
+    case = golden("worst_case")[number]
+    optimizer = GOLDEN[case["family"]](1.0, *case["decays"])
+    response = impulse_response(optimizer, case["num_steps"])
+    supremum = np.linalg.norm(response.ratio)
+    np.testing.assert_allclose(supremum, case["supremum"], rtol=1e-9)
+    for name in ("numerator", "denominator"):
+        np.testing.assert_allclose(getattr(response, name)[case["lags"]], case[name], rtol=1e-9)
+
+
 def test_all_steps_at_once_give_each_steps_supremum():
     reach = max_travel(optax.nadam(1.0, 0.8, 0.95), 1.0, 40)
     each = [

@@ -120,6 +120,30 @@ def named(variable: Any, long_name: str, units: str = "1") -> xr.Variable | xr.D
     return xr.Variable(*(variable if isinstance(variable, tuple) else ((), variable)), attrs)
 
 
+def over(dims: str | Sequence[str], rows: Mapping[str, Sequence[Any]]) -> dict[str, xr.Variable]:
+    """Return labeled variables over the same dimensions, from a row for each.
+
+    Args:
+      dims: The dimensions.
+      rows: Values, label and, if there are any, units by name, the label and units as in `named`.
+
+    >>> over("step", {"loss": ([2.0, 1.0], "training loss", "nat")})["loss"].attrs
+    {'long_name': 'training loss', 'units': 'nat'}
+    """
+    return {
+        name: named((dims, np.asarray(values)), *label) for name, (values, *label) in rows.items()
+    }
+
+
+def coordinates(**rows: Sequence[Any]) -> dict[str, xr.Variable]:
+    """Return labeled coordinates, each over the dimension of its own name, from rows as in `over`.
+
+    >>> coordinates(rate=([0.1, 0.3], "learning rate η"))["rate"].dims
+    ('rate',)
+    """
+    return {name: over(name, {name: row})[name] for name, row in rows.items()}
+
+
 COORDINATES: Mapping[str, tuple[str, str]] = {
     "C": ("C(β, γ) = 2/γ - 1/β - 1", "1"),
     "b1": ("γ", "1"),

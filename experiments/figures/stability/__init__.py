@@ -25,10 +25,19 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
 """Settings of the figures of test losses along curves, by preset."""
 MINIMUM = {**LAPTOP_MINIMUM, "num_steps": 750, "eval_batches": 32}
 """The minimum that their claims need, except for num_points."""
-SETUP = (
+NETWORK = (
     "nanoGPT ({model.num_layers} layers, width {model.width}, context {model.context}, vocabulary "
     "{model.vocab_size}) is trained on bytes of the {corpus} corpus by Adam with batch size "
-    "{batch}, {num_seeds} seeds and {num_steps} steps: a warm-up of {warmup_steps} steps, then a "
-    "cosine from {learning_rate:g} to {final_rate:g} times that."
+    "{batch}, {num_seeds} seeds and {num_steps} steps"
 )
-"""The beginning of their captions."""
+"""The beginning of the family's captions."""
+SETUP = NETWORK + (
+    ": a warm-up of {warmup_steps} steps, then a cosine from {learning_rate:g} to {final_rate:g} "
+    "times that."
+)
+PANELS = (
+    " (a) Loss on {eval_batches} held-out batches, the same for all members, every {eval_every} "
+    "steps; the vertical line ends the first third of the run. (b) The lowest loss up to that line "
+    "and in the whole run, means and 95% intervals; (c) the points, colored by "
+)
+"""Parts of the captions of the figures of test losses along curves."""

@@ -5,7 +5,7 @@ taken at regular intervals. A member that diverges stays in the arrays: its last
 or is no better than before training, and its best loss is the best it reached up to then.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,24 +17,21 @@ import xarray as xr
 
 from experiments.core.config import check_least, require
 from experiments.core.run import Run
-from experiments.core.store import COORDINATES, named
-from experiments.figures.stability.max_updates import stored_rms, theory
+from experiments.core.store import COORDINATES, coordinates, named, over
+from experiments.figures.stability.max_updates import Member, Schedule, stored_rms, theory
 from experiments.training.config import ScheduledConfig
 from experiments.training.schedules import warmup_cosine
 from experiments.training.tasks import Task, language_task
 from experiments.training.train import train_member
-from kadam_jax import grid, points
+from kadam_jax.members import Members
 
 HORIZONS = {"early": "first third", "whole": "whole run"}
 """The paper's first 1000 of 3000 steps, and all steps."""
-
-Member = Mapping[str, jax.Array]
-Schedule = Callable[[Member], optax.Schedule]
-"""`schedule(member)`: the member's learning rate by step."""
+NAT = "nat/token"
 
 
 @dataclass(frozen=True)
-class GeneralizationConfig(ScheduledConfig):
+class Config(ScheduledConfig):
     """The fields shared by figures of test losses; learning_rate is the peak value.
 
     Attributes:
@@ -118,8 +115,8 @@ def record_loss(
     )
 
 
-def losses_member(
-    config: GeneralizationConfig, task: Task, schedule: Schedule
+def member_function(
+    config: Config, task: Task, schedule: Schedule
 ) -> Callable[[Member], dict[str, jax.Array]]:
     """Return a function of a member (`b1`, `b2`, `seed`): `test_loss` at `config.evaluations`.
 
@@ -127,9 +124,6 @@ def losses_member(
       config: The configuration; its held-out batches are the same at every step of every member.
       task: The training task; its evaluation must not depend on the model's state.
       schedule: The member's learning rate; it may read other columns of the member.
-
-    Returns:
-      The function.
     """
     keys = jax.random.split(jax.random.key(0), config.eval_batches)
 
@@ -159,38 +153,20 @@ def losses_member(
 
 
 def train(
-    run: Run,
-    name: str,
-    config: GeneralizationConfig,
-    b1: np.ndarray,
-    b2: np.ndarray,
-    schedule: Schedule | None = None,
+    run: Run, name: str, config: Config, members: Members, schedule: Schedule | None = None
 ) -> np.ndarray:
-    """Train every point with every seed in one compiled sweep.
-
-    Args:
-      run: The figure's run.
-      name: The sweep's name.
-      config: The training setup.
-      b1, b2: Decays, of the same shape.
-      schedule: If None, `config.warmup_cosine` for every member.
+    """Train members, by default with `config.warmup_cosine`, in one compiled sweep.
 
     Returns:
-      Test losses, shape (*b1.shape, num_seeds, num_evaluations).
+      Test losses, shape (*members.shape, num_evaluations).
     """
     task = language_task(config.model, run.corpus, config.batch)
-    fn = losses_member(config, task, schedule or (lambda member: config.warmup_cosine))
-    members = grid(point=points(b1=b1.ravel(), b2=b2.ravel()), seed=config.seeds)
-    result = run.sweep(name, fn, members, chunk_size=config.chunk_size)["test_loss"]
-    return result.reshape(*b1.shape, config.num_seeds, len(config.evaluations))
+    fn = member_function(config, task, schedule or (lambda member: config.warmup_cosine))
+    return run.sweep(name, fn, members, chunk_size=config.chunk_size, grid_shape=True)["test_loss"]
 
 
-def losses(
-    config: GeneralizationConfig,
-    dims: Sequence[str],
-    b1: np.ndarray,
-    b2: np.ndarray,
-    test_loss: np.ndarray,
+def dataset(
+    config: Config, dims: Sequence[str], b1: np.ndarray, b2: np.ndarray, test_loss: np.ndarray
 ) -> xr.Dataset:
     """Return test losses at their points, the best one up to each horizon, and which runs diverged.
 
@@ -198,39 +174,32 @@ def losses(
       config: The training setup.
       dims: Dimensions of the points; the last one is "point".
       b1, b2: Decays over those dimensions.
-      test_loss: From `train`.
-
-    Returns:
-      The beginning of a figure's dataset.
+      test_loss: From `train`, over those dimensions, the seeds and the evaluations.
     """
     data = xr.Dataset(
-        {
-            "test_loss": named(
-                ((*dims, "seed", "evaluation"), test_loss),
-                "mean cross-entropy on held-out text, dropout off",
-                "nat/token",
-            )
-        },
+        over(
+            (*dims, "seed", "evaluation"),
+            {"test_loss": (test_loss, "mean cross-entropy on held-out text, dropout off", NAT)},
+        ),
         {
             "b1": (dims, b1),
             "b2": (dims, b2),
             "C": (dims, theory(b1.ravel(), b2.ravel(), 1)["C"].reshape(b1.shape)),
             "seed": np.array(config.seeds),
-            "evaluation": named(("evaluation", config.evaluations), *COORDINATES["step"]),
-            "horizon": named(
-                ("horizon", list(HORIZONS)), "part of the run: its first third or all of it"
+            **coordinates(
+                evaluation=(config.evaluations, *COORDINATES["step"]),
+                horizon=(list(HORIZONS), "part of the run: its first third or all of it"),
             ),
-            "horizon_steps": named(
-                ("horizon", np.array(config.horizon_steps)), "number of steps of that part", "step"
+            **over(
+                "horizon",
+                {"horizon_steps": (config.horizon_steps, "number of steps of that part", "step")},
             ),
         },
     )
     finite = data.test_loss.where(np.isfinite(data.test_loss), np.inf)
     best = [finite.sel(evaluation=slice(n)).min("evaluation") for n in config.horizon_steps]
     return data.assign(
-        best_loss=named(
-            xr.concat(best, data.horizon), "lowest test loss up to a horizon", "nat/token"
-        ),
+        best_loss=named(xr.concat(best, data.horizon), "lowest test loss up to a horizon", NAT),
         diverged=named(
             ~(finite.isel(evaluation=-1) < finite.isel(evaluation=0)),
             "whether the last test loss is not below the one before training",

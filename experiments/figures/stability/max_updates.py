@@ -42,7 +42,8 @@ DISAGREE = "theories disagree"
 
 Stage = Callable[[ArrayLike, ArrayLike, ArrayLike], optax.GradientTransformation]
 """`stage(b1, b2, eps)`: Adam without its learning rate."""
-Schedule = Callable[[Mapping[str, jax.Array]], optax.Schedule]
+Member = Mapping[str, jax.Array]
+Schedule = Callable[[Member], optax.Schedule]
 """`schedule(member)`: the member's learning rate by step."""
 
 RECORDED = {

@@ -74,35 +74,20 @@ def _trajectories(panel: axes.Axes, data: xr.Dataset, axis: Axis, mappable) -> s
 def _best(panel: axes.Axes, data: xr.Dataset, axis: Axis, mappable) -> str:
     del mappable
     x = data[axis.name]
-    for steps, (horizon, (marker, fill, color)) in zip(
-        data.horizon_steps.values, HORIZONS.items(), strict=True
-    ):
-        at = data.sel(horizon=horizon)
+    for at, steps, color in _each_horizon(data):
         place = at.best_point.item()
         label = f"first {steps} steps, lowest at {axis.symbol} = {x[place].item():.3g}"
-        if at.best_at_edge:
-            label += " (an end)"
-        _mean_and_interval(panel, x, at.best_loss, marker, fill, color, label)
-        panel.plot(
-            x[place],
-            at.best_loss.mean("seed")[place],
-            "*",
-            color=color,
-            markeredgecolor="black",
-            markersize=11,
-            zorder=4,
-        )
+        label += " (an end)" if at.best_at_edge else ""
+        _means(panel, x, at.best_loss, label)
+        star = {"color": color, "markeredgecolor": "black", "markersize": 11, "zorder": 4}
+        panel.plot(x[place], at.best_loss.mean("seed")[place], "*", **star)
     diverged = data.diverged.sum("seed")
     if diverged.any():
-        top = data.best_loss.max().item()
-        panel.plot(
-            x[diverged.values > 0],
-            np.full(int((diverged > 0).sum()), top * 1.03),
-            "x",
-            color="tab:red",
-            label=f"diverged by the end: {int(diverged.sum())} members",
-        )
-    _mark_boundary(panel, axis)
+        top = np.full(int((diverged > 0).sum()), data.best_loss.max().item() * 1.03)
+        label = f"diverged by the end: {int(diverged.sum())} members"
+        panel.plot(x[diverged.values > 0], top, "x", color="tab:red", label=label)
+    if axis.name == "C":
+        panel.axvline(0, color="0.8", linewidth=0.8, zorder=0)
     panel.set(xlabel=axis.symbol, ylabel="best test loss (nats/token)")
     panel.legend(loc="best")
     return "best test loss; a star at the lowest mean"
@@ -111,27 +96,26 @@ def _best(panel: axes.Axes, data: xr.Dataset, axis: Axis, mappable) -> str:
 def _differences(panel: axes.Axes, data: xr.Dataset, axis: Axis, mappable) -> str:
     del mappable
     stable = data.isel(point=data.C.values > 0)
-    x = stable[axis.name]
-    difference = stable.best_loss - stable.best_loss.isel(point=axis.reference)
-    for steps, (horizon, (marker, fill, color)) in zip(
-        data.horizon_steps.values, HORIZONS.items(), strict=True
-    ):
-        values = difference.sel(horizon=horizon)
-        _mean_and_interval(panel, x, values, marker, fill, color, f"first {steps} steps")
+    for at, steps, _ in _each_horizon(stable):
+        difference = at.best_loss - at.best_loss.isel(point=axis.reference)
+        _means(panel, stable[axis.name], difference, f"first {steps} steps")
     panel.axhline(0, color="0.6", linewidth=0.8, zorder=0)
     panel.set(xlabel=axis.symbol, ylabel=f"loss minus that at {axis.reference_name} (nats/token)")
     panel.legend(loc="best")
     return f"C > 0: difference from {axis.reference_name}, paired by seed"
 
 
-def _mean_and_interval(panel, x, values: xr.DataArray, marker, fill, color, label) -> None:
+def _each_horizon(data: xr.Dataset):
+    """Yield the dataset up to each horizon, its number of steps and its color."""
+    for horizon, (_, _, color) in HORIZONS.items():
+        at = data.sel(horizon=horizon)
+        yield at, at.horizon_steps.item(), color
+
+
+def _means(panel: axes.Axes, x: xr.DataArray, values: xr.DataArray, label: str) -> None:
+    marker, fill, color = HORIZONS[values.horizon.item()]
     style = {"fmt": marker, "linestyle": "-", "linewidth": 0.9, "color": color, "fillstyle": fill}
     plotting.seed_means(panel, x, values, markersize=4, capsize=2, label=label, **style)
-
-
-def _mark_boundary(panel: axes.Axes, axis: Axis) -> None:
-    if axis.name == "C":
-        panel.axvline(0, color="0.8", linewidth=0.8, zorder=0)
 
 
 def _plane(panel: axes.Axes, data: xr.Dataset, axis: Axis, mappable) -> str:

@@ -9,34 +9,23 @@ from experiments.core.store import named
 
 
 def rank_correlation(values: xr.DataArray, loss: xr.DataArray) -> xr.DataArray:
-    """Compute Spearman's correlation of a value of the points with their loss.
+    """Compute Spearman's correlation over `point` of a value with the loss.
 
-    Args:
-      values: The values, over `point` and any other dimension of `loss`.
-      loss: The losses, over `point` and others such as `seed`; points with NaN are left out.
-
-    Returns:
-      The correlation over all dimensions but `point`; NaN where all losses are the same.
+    Points whose loss is NaN are left out; the result is NaN where all losses are the same.
 
     >>> x = xr.DataArray([1.0, 2.0, 3.0, 4.0], dims="point")
     >>> loss = xr.DataArray([9.0, 8.0, 1.0, float("nan")], dims="point")
     >>> round(rank_correlation(x, loss).item(), 6)
     -1.0
     """
-
     core = [["point"], ["point"]]
     return xr.apply_ufunc(spearman, values, loss, input_core_dims=core, vectorize=True)
 
 
 def excess_over_best_other(loss: xr.DataArray, place: int) -> xr.DataArray:
-    """Return a point's loss minus that of the best other point, chosen on the other seeds.
+    """Return the loss at a place along `point` minus that of the best other point.
 
-    Args:
-      loss: The losses, over `point`, `seed` and others; points with NaN are never chosen.
-      place: The point's place.
-
-    Returns:
-      The difference over all dimensions but `point`.
+    That is chosen on the other seeds; points with NaN are never chosen.
 
     >>> loss = xr.DataArray([[2.0, 2.0], [1.0, 3.0], [1.5, 1.5]], dims=("point", "seed"))
     >>> excess_over_best_other(loss, 0).values.tolist()  # 1 is best in seed 0, 2 in seed 1
@@ -73,9 +62,6 @@ def stated(
       horizons: A label for each horizon.
       where: Appended to each long_name.
       suffix: Appended to each variable's name.
-
-    Returns:
-      What `means_over_seeds` returns.
     """
     numbers = means_over_seeds(
         {

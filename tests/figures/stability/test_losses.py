@@ -11,13 +11,7 @@ from scipy import stats
 from experiments.core.errors import ConfigError
 from experiments.core.run import Run
 from experiments.core.store import ChunkStore, named
-from experiments.figures.stability.losses import (
-    GeneralizationConfig,
-    losses,
-    losses_member,
-    record_loss,
-    train,
-)
+from experiments.figures.stability import losses
 from experiments.figures.stability.point_statistics import (
     excess_over_best_other,
     optimum,
@@ -26,11 +20,12 @@ from experiments.figures.stability.point_statistics import (
 )
 from experiments.training.tasks import language_task
 from experiments.training.train import train_member
+from kadam_jax.members import grid, points
 from kadam_jax.optimizer import scale_by_kadam
 from tests.figures.contract import CORPUS, NETWORK
 from tests.figures.stability.runs import SMALL
 
-CONFIG = GeneralizationConfig(**SMALL)
+CONFIG = losses.Config(**SMALL)
 pytestmark = pytest.mark.usefixtures("small_network")
 
 
@@ -43,15 +38,15 @@ def new_run(tmp_path_factory):
 
 
 def test_the_learning_rate_rises_and_falls_as_the_paper_says():
-    config = GeneralizationConfig(num_steps=3000)
+    config = losses.Config(num_steps=3000)
     rate = jax.vmap(config.warmup_cosine)(jnp.array([0, 50, 100, 1550, 3000]))
     np.testing.assert_allclose(rate, [0, 5e-4, 1e-3, 5.5e-4, 1e-4], rtol=1e-4)
 
 
 def test_test_losses_equal_those_of_runs_that_end_there(new_run):
-    b1, b2 = np.array([[0.9], [0.5]], np.float32), np.array([[0.999], [0.3]], np.float32)
-    found = train(new_run(), "curve", CONFIG, b1, b2)
-    assert found.shape == (2, 1, 2, 7)
+    pairs = points(b1=np.array([0.9, 0.5]), b2=np.array([0.999, 0.3]))
+    found = losses.train(new_run(), "curve", CONFIG, grid(point=pairs, seed=CONFIG.seeds))
+    assert found.shape == (2, 2, 7)
     task = language_task(NETWORK, CORPUS, CONFIG.batch)
     batches = [task.sample_heldout(key) for key in jax.random.split(jax.random.key(0), 3)]
     schedule = optax.warmup_cosine_decay_schedule(0.0, 1e-3, 2, 12, 1e-4)
@@ -66,27 +61,28 @@ def test_test_losses_equal_those_of_runs_that_end_there(new_run):
     for place, num_steps in enumerate(CONFIG.evaluations):
         end = shorter(num_steps)
         expected = np.mean([task.evaluate(end.params, end.state, batch) for batch in batches])
-        np.testing.assert_allclose(found[1, 0, 1, place], expected, rtol=1e-5)
+        np.testing.assert_allclose(found[1, 1, place], expected, rtol=1e-5)
 
 
 def test_a_schedule_may_read_the_member(new_run):
-    b1, b2 = np.array([0.9, 0.8], np.float32), np.array([0.99, 0.98], np.float32)
+    pairs = points(b1=np.array([0.9, 0.8]), b2=np.array([0.99, 0.98]))
 
     def schedule(member):
         return lambda count: 0.01 * (member["b1"] > 0.85)
 
-    moved, stays = train(new_run(), "curve", CONFIG, b1, b2, schedule)
+    members = grid(point=pairs, seed=CONFIG.seeds)
+    moved, stays = losses.train(new_run(), "curve", CONFIG, members, schedule)
     np.testing.assert_array_equal(stays, stays[:, :1] * np.ones(7, np.float32))
     assert (moved[:, 1:] != moved[:, :1]).all()
 
 
 def test_a_corpus_is_needed():
     with pytest.raises(ConfigError, match="corpus must be a corpus"):
-        train(Run(None, None, None), "curve", CONFIG, np.ones(1), np.ones(1))
+        losses.train(Run(None, None, None), "curve", CONFIG, grid(b1=[0.5], b2=[0.5], seed=[0]))
 
 
 def test_parallel_members_skip_the_evaluation_together():
-    optimizer = record_loss(jnp.sum, 3)
+    optimizer = losses.record_loss(jnp.sum, 3)
 
     def run(w):
         def step(state, _):
@@ -100,7 +96,7 @@ def test_parallel_members_skip_the_evaluation_together():
 
 
 def test_members_of_a_task_skip_it_too():
-    fn = losses_member(
+    fn = losses.member_function(
         CONFIG, language_task(NETWORK, CORPUS, 2), lambda member: optax.constant_schedule(0.1)
     )
     member = {"b1": jnp.array([0.9, 0.8]), "b2": jnp.array([0.9, 0.8]), "seed": jnp.arange(2)}
@@ -118,7 +114,7 @@ def test_the_best_loss_skips_nan_and_divergence_is_recorded():
         [5.5, np.nan, np.nan, np.nan, np.nan, np.nan, np.nan],
     ]
     b = np.linspace(0.5, 0.8, 4)
-    data = losses(CONFIG, ("point",), b, b, np.array(rows)[:, None] * np.ones((2, 1)))
+    data = losses.dataset(CONFIG, ("point",), b, b, np.array(rows)[:, None] * np.ones((2, 1)))
     best = data.best_loss.isel(seed=0)
     assert best.sel(horizon="early").values.tolist() == [3, 3, 4, 5.5]
     assert best.sel(horizon="whole").values.tolist() == [2.6, 3, 4, 5.5]

@@ -62,8 +62,8 @@ CONTRACT = Contract(
         f"{name}-{b2}": cases
         for b2 in CURVES
         for name, cases in {
-            "larger-c-generalises-faster": ({}, {"early": -1.0}, {"early": 0.1, "spread": 1.0}),
-            "largest-c-generalises-fastest": ({}, {"early": -1.0}, {"early": 0.1, "spread": 1.0}),
+            "larger-c-generalizes-faster": ({}, {"early": -1.0}, {"early": 0.1, "spread": 1.0}),
+            "largest-c-generalizes-fastest": ({}, {"early": -1.0}, {"early": 0.1, "spread": 1.0}),
             "equal-after-long-training": ({}, {"late": 2.0}, {"late": 0.3, "spread": 0.25}),
             "loss-rises-in-b-minus": ({}, {"rise": 0.0}, {"rise": 0.1, "spread": 0.05}),
         }.items()

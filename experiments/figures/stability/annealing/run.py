@@ -18,7 +18,7 @@ from experiments.core.config import require, rises
 from experiments.core.run import Run
 from experiments.core.stats import means_over_seeds
 from experiments.core.store import labeled, named
-from experiments.figures.stability.losses import GeneralizationConfig, losses, losses_member
+from experiments.figures.stability import losses
 from experiments.figures.stability.max_updates import (
     BOUNDS,
     GIVEN,
@@ -29,12 +29,11 @@ from experiments.figures.stability.max_updates import (
     theory,
     train,
 )
-from experiments.training.tasks import language_task
 from kadam_jax import grid, growth_rate, normal_curve, points
 
 
 @dataclass(frozen=True)
-class Config(GeneralizationConfig):
+class Config(losses.Config):
     """The training setup; num_points counts the usual point and the last ones of the curve.
 
     Attributes:
@@ -99,12 +98,10 @@ def compute(config: Config, run: Run) -> xr.Dataset:
         [(members, config.num_steps)],
         schedule=lambda member: annealed(member, constant),
     )
-    task = language_task(config.model, run.corpus, config.batch)
-    fn = losses_member(config, task, lambda member: annealed(member, config.warmup_cosine))
-    found = run.sweep("test_loss", fn, members, chunk_size=config.chunk_size)["test_loss"]
-    return analyze(
-        config, trained["max_update"], trained["dead_share"], found.reshape(*members.shape, -1)
+    found = losses.train(
+        run, "test_loss", config, members, lambda member: annealed(member, config.warmup_cosine)
     )
+    return analyze(config, trained["max_update"], trained["dead_share"], found)
 
 
 def analyze(
@@ -133,7 +130,7 @@ def analyze(
     slope = np.stack([growth_slopes(updates, b1, b2, window) for updates in change])
     member = ("strength", "point", "seed")
     data = xr.concat(
-        [losses(config, ("point",), b1, b2, of_strength) for of_strength in test_loss],
+        [losses.dataset(config, ("point",), b1, b2, of_strength) for of_strength in test_loss],
         named(
             xr.DataArray(strength, dims="strength", name="strength"),
             "s of the annealing e^(-s n|C|/2)",

@@ -2,7 +2,7 @@
 
 from experiments.core.figure import Figure
 from experiments.core.questions import GENERALIZATION
-from experiments.figures.stability import MINIMUM, SETTINGS, SETUP
+from experiments.figures.stability import MINIMUM, PANELS, SETTINGS, SETUP
 from experiments.figures.stability.level_curve import claims, plot
 from experiments.figures.stability.level_curve.run import Config, compute
 
@@ -13,10 +13,8 @@ FIGURE = Figure(
     question=GENERALIZATION,
     caption=SETUP + " The {num_points} points lie on the level curve of C through (β, γ) = (0.999, "
     "0.9): that point, which is the last one, and others uniform in arc length between the ends, "
-    "the origin and β = 1. (a) Loss on {eval_batches} held-out batches, the same for all members, "
-    "every {eval_every} steps; the vertical line ends the first third of the run. (b) The lowest "
-    "loss up to that line and in the whole run, means and 95% intervals; (c) the points, colored "
-    "by β; (d) as (b), minus the loss at (0.999, 0.9) for the same seed.",
+    "the origin and β = 1." + PANELS + "β; (d) as (b), minus the loss at (0.999, 0.9) for the same "
+    "seed.",
     presets={
         "smoke": Config(**SETTINGS["smoke"], chunk_size=12),
         "laptop": Config(**SETTINGS["laptop"], num_points=17),

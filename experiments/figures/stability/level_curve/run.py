@@ -11,24 +11,14 @@ import xarray as xr
 
 from experiments.core.run import Run
 from experiments.core.store import labeled, named
-from experiments.figures.stability.losses import (
-    HORIZONS,
-    GeneralizationConfig,
-    losses,
-    train,
-)
+from experiments.figures.stability import losses
+from experiments.figures.stability import point_statistics as statistics
 from experiments.figures.stability.max_updates import GIVEN
-from experiments.figures.stability.point_statistics import (
-    optimum,
-    rank_correlation,
-    spread,
-    stated,
-)
-from kadam_jax import level_curve, stability_coefficient
+from kadam_jax import grid, level_curve, points, stability_coefficient
 
 
 @dataclass(frozen=True)
-class Config(GeneralizationConfig):
+class Config(losses.Config):
     """The training setup; the usual point is the last of num_points."""
 
     @property
@@ -43,29 +33,26 @@ class Config(GeneralizationConfig):
 
 def compute(config: Config, run: Run) -> xr.Dataset:
     """Run one sweep over the points and `analyze` it."""
-    return analyze(config, train(run, "curve", config, *config.points))
+    b1, b2 = config.points
+    members = grid(point=points(b1=b1, b2=b2), seed=config.seeds)
+    return analyze(config, losses.train(run, "curve", config, members))
 
 
 def analyze(config: Config, test_loss: np.ndarray) -> xr.Dataset:
-    """Compute test losses and what each seed says about the curve.
-
-    Args:
-      config: The configuration, which determines the points.
-      test_loss: Shape (num_points, num_seeds, num_evaluations).
-
-    Returns:
-      The figure's dataset.
-    """
-    data = losses(config, ("point",), *config.points, test_loss)
+    """Return the figure's dataset from test losses, (num_points, num_seeds, num_evaluations)."""
+    data = losses.dataset(config, ("point",), *config.points, test_loss)
     best = data.best_loss
     data = data.assign(
         rank_correlation=named(
-            rank_correlation(data.b2, best), "Spearman's correlation of β with the best test loss"
+            statistics.rank_correlation(data.b2, best),
+            "Spearman's correlation of β with the best test loss",
         ),
         spread=named(
-            spread(best), "largest minus smallest best test loss of the points", "nat/token"
+            statistics.spread(best),
+            "largest minus smallest best test loss of the points",
+            losses.NAT,
         ),
         best_b2=named(data.b2[best.argmin("point")], "β where the best test loss is lowest"),
-        **optimum(best),
+        **statistics.optimum(best),
     )
-    return labeled(data.assign(stated(data, HORIZONS)))
+    return labeled(data.assign(statistics.stated(data, losses.HORIZONS)))

@@ -2,7 +2,7 @@
 
 from experiments.core.figure import Figure
 from experiments.core.questions import GENERALIZATION
-from experiments.figures.stability import MINIMUM, SETTINGS, SETUP
+from experiments.figures.stability import MINIMUM, PANELS, SETTINGS, SETUP
 from experiments.figures.stability.normal_curves import claims, plot
 from experiments.figures.stability.normal_curves.run import Config, compute
 
@@ -11,19 +11,15 @@ FIGURE = Figure(
     title="Test loss along normal curves of C",
     paper="Figs. 4 and 12",
     question=GENERALIZATION,
-    decided_by=(
-        "larger-c-generalises-faster-0.999",
-        "larger-c-generalises-faster-0.95",
-        "largest-c-generalises-fastest-0.999",
-        "largest-c-generalises-fastest-0.95",
+    decided_by=tuple(
+        f"{name}-{b2}"
+        for name in ("larger-c-generalizes-faster", "largest-c-generalizes-fastest")
+        for b2 in claims.CURVES
     ),
     caption=SETUP + " The {num_points} points are uniform in arc length on a normal curve: on the "
     "first page from (β, γ) = (0.999, 0.9) to γ = 1 (that end excluded), on the second page along "
-    "the whole curve through (0.95, 0.9), both ends excluded. (a) Loss on {eval_batches} held-out "
-    "batches, the same for all members, every {eval_every} steps; the vertical line ends the first "
-    "third of the run. (b) The lowest loss up to that line and in the whole run, means and 95% "
-    "intervals; (c) the points, colored by C; (d) as (b) where C > 0, minus the loss at the "
-    "largest C for the same seed.",
+    "the whole curve through (0.95, 0.9), both ends excluded." + PANELS + "C; (d) as (b) where C > "
+    "0, minus the loss at the largest C for the same seed.",
     presets={
         "smoke": Config(**SETTINGS["smoke"], chunk_size=24),
         "laptop": Config(**SETTINGS["laptop"], num_points=12),

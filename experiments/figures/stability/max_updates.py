@@ -7,7 +7,6 @@ left for a comparison. Updates are in units of the learning rate, slopes in nats
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import chex
 import jax
 import numpy as np
 import optax
@@ -16,14 +15,15 @@ from jax.typing import ArrayLike
 
 from experiments.core.config import require
 from experiments.core.run import Run
-from experiments.core.store import named
+from experiments.core.store import over
 from experiments.training.config import TrainingConfig
-from experiments.training.tasks import Task, language_task
+from experiments.training.tasks import language_task
 from experiments.training.train import train_member
 from kadam_jax import (
     exact_max_update_bound,
     grid,
     max_update_bound,
+    normal_curve,
     points,
     record_dead_gradients,
     record_max_update,
@@ -55,7 +55,7 @@ BOUNDS = {
     "log_exact_bound": ("ln of the supremum over all gradient sequences", "ln(learning rate)"),
     "log_paper_bound": ("ln of Theorem 1's bound", "ln(learning rate)"),
 }
-"""long_name and units of what `recorder` and `theory` return."""
+"""long_name and units of what `train` and `theory` return."""
 
 
 def check_slopes(config: Any) -> None:
@@ -70,34 +70,58 @@ def stored_rms(b1: ArrayLike, b2: ArrayLike, eps: ArrayLike) -> optax.GradientTr
     return scale_by_kadam(1, (b1,), (b2,), eps)
 
 
-def members_at(b1: np.ndarray, b2: np.ndarray, eps: float, seeds: Sequence[int]) -> Members:
-    """Return the members of every point with every seed, at one ε."""
-    return grid(point=points(b1=b1, b2=b2, eps=np.full(len(b1), eps, np.float32)), seed=seeds)
+def usual_curve(num: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return γ and β, float32, on the normal curve from the usual point to γ = 1, excluded."""
+    b1, b2 = normal_curve(*GIVEN, num)
+    return np.asarray(b1, np.float32), np.asarray(b2, np.float32)
 
 
-def recorder(
-    task: Task, *, learning_rate: float | Schedule, num_steps: int, stage: Stage = stored_rms
-) -> Callable[[Mapping[str, jax.Array]], dict[str, jax.Array]]:
-    """Return a member function that trains with `stage` and records every step.
+def first_and_last(curve: Sequence[np.ndarray], num_points: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return γ and β of the first point of a curve and of its last num_points - 1."""
+    b1, b2 = (np.r_[b[:1], b[len(b) - num_points + 1 :]] for b in curve)
+    return b1, b2
+
+
+def members_at(
+    b1: np.ndarray, b2: np.ndarray, eps: float, seeds: Sequence[int], **axes: Any
+) -> Members:
+    """Return the members of every point with every seed, at one ε; other axes come first."""
+    eps = np.full(len(b1), eps, np.float32)
+    return grid(**axes, point=points(b1=b1, b2=b2, eps=eps), seed=seeds)
+
+
+def train(
+    run: Run,
+    name: str,
+    config: TrainingConfig,
+    members: Members,
+    *,
+    num_steps: int | None = None,
+    stage: Stage = stored_rms,
+    schedule: Schedule | None = None,
+) -> dict[str, np.ndarray]:
+    """Train members in one compiled sweep and record every step.
 
     Args:
-      task: The training task.
-      learning_rate: A constant or a member's schedule.
-      num_steps: Static.
-      stage: The optimizer, built from the member's `b1`, `b2` and `eps`.
+      run: The figure's run.
+      name: The sweep's name.
+      config: Gives model, data, learning rate and number of steps.
+      members: Columns `b1`, `b2`, `eps`, `seed`, and `stop` if members differ in length.
+      num_steps: Replaces the configuration's.
+      stage: The optimizer, built from a member's `b1`, `b2` and `eps`.
+      schedule: Replaces the configuration's constant learning rate.
 
     Returns:
-      A function of a member (with `seed`, and `stop` if members differ in length) to `max_update`,
-      `dead_share` and `loss`, each of shape (num_steps,).
+      `max_update`, `dead_share` and `loss`, each of shape (*members.shape, num_steps).
     """
+    task = language_task(config.model, run.corpus, config.batch)
 
     def fn(member):
-        rate = learning_rate(member) if callable(learning_rate) else learning_rate
         optimizer = optax.chain(
             record_dead_gradients(member["b2"]),
             stage(member["b1"], member["b2"], member["eps"]),
             record_max_update(),
-            optax.scale_by_learning_rate(rate),
+            optax.scale_by_learning_rate(schedule(member) if schedule else config.learning_rate),
         )
 
         def read(opt_state):
@@ -108,52 +132,13 @@ def recorder(
             task,
             optimizer,
             seed=member["seed"],
-            num_steps=num_steps,
+            num_steps=num_steps or config.num_steps,
             stop=member.get("stop"),
             read=read,
         )
         return {"loss": result.loss, **result.read}
 
-    return fn
-
-
-def train(
-    run: Run,
-    name: str,
-    config: TrainingConfig,
-    groups: Sequence[tuple[Members, int]],
-    stage: Stage = stored_rms,
-    schedule: Schedule | None = None,
-) -> list[dict[str, np.ndarray]]:
-    """Train groups of members in one compiled sweep.
-
-    Args:
-      run: The figure's run.
-      name: The sweep's name.
-      config: Gives model, data and learning rate.
-      groups: Grids with the columns `b1`, `b2`, `eps` and `seed`, and each grid's number of steps.
-      stage: As in `recorder`.
-      schedule: Replaces the configuration's constant learning rate.
-
-    Returns:
-      For each group, what `recorder`'s function returns, each of shape (*group.shape, num_steps).
-    """
-    task = language_task(config.model, run.corpus, config.batch)
-    members, lengths = zip(*groups, strict=True)
-    sizes = [len(group["seed"]) for group in members]
-    rate = schedule or config.learning_rate
-    fn = recorder(task, learning_rate=rate, num_steps=max(lengths), stage=stage)
-    columns = {key: np.concatenate([group[key] for group in members]) for key in members[0]}
-    if len(set(lengths)) > 1:
-        columns["stop"] = np.repeat(lengths, sizes)
-    results = run.sweep(name, fn, columns, chunk_size=config.chunk_size)
-    for name, array in results.items():
-        chex.assert_shape(array, (sum(sizes), max(lengths)), custom_message=name)
-    parts = {key: np.split(array, np.cumsum(sizes)[:-1]) for key, array in results.items()}
-    return [
-        {key: parts[key][place][:, :length].reshape(*group.shape, length) for key in parts}
-        for place, (group, length) in enumerate(groups)
-    ]
+    return run.sweep(name, fn, members, chunk_size=config.chunk_size, grid_shape=True)
 
 
 def theory(b1: ArrayLike, b2: ArrayLike, num_steps: int) -> dict[str, np.ndarray]:
@@ -197,22 +182,14 @@ def trajectories(
       config: The configuration, with `seeds` and `num_steps`.
       b1, b2: Decays, shape (num_points,).
       predicted: From `theory`, or a mapping with the same names.
-      trained: From `recorder`'s function, shape (..., num_points, num_seeds, num_steps).
+      trained: From `train`, over `dims`, the seeds and the steps.
       dims: Dimensions of the members except the seed.
       bound_step: Step dimension of the bounds, whose steps need not be those of training.
-
-    Returns:
-      The beginning of a figure's dataset.
     """
+    rows = {name: (array, *RECORDED[name]) for name, array in trained.items()}
+    bounds = {name: (predicted[name], *label) for name, label in BOUNDS.items()}
     return xr.Dataset(
-        {
-            name: named(((*dims, "seed", "step"), array), *RECORDED[name])
-            for name, array in trained.items()
-        }
-        | {
-            name: named((("point", bound_step), predicted[name]), *label)
-            for name, label in BOUNDS.items()
-        },
+        over((*dims, "seed", "step"), rows) | over(("point", bound_step), bounds),
         {
             "b1": ("point", b1),
             "b2": ("point", b2),

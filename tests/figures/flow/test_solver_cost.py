@@ -224,11 +224,7 @@ CONTRACT = Contract(
             {"heun_t": (0.1, 2.0), "tsit5_t": (0.1, 2.0)},
             {"heun_t": (0.1, 2.0)},
         ),
-        "substitution-restores-order": (
-            {"spread": 0.1},
-            {"tsit5_x": (0.01, 3.0)},
-            {"spread": 0.5},
-        ),
+        "substitution-restores-order": ({"spread": 0.1}, {"tsit5_x": (0.01, 3.0)}, {"spread": 0.5}),
         "five-gradients-do-what-eulers-hundred-do": (
             {"exponential": (0.01, 2.0)},
             {},

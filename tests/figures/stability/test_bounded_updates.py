@@ -14,14 +14,7 @@ from experiments.figures.stability.bounded_updates.run import (
 from kadam_jax.stability import exact_max_update_bound, max_update_bound
 from tests.figures.contract import NETWORK, SMALL_NETWORK, Contract
 
-CONFIG = Config(
-    model=NETWORK,
-    batch=2,
-    num_steps=110,
-    num_seeds=2,
-    num_boundary=3,
-    num_inside=2,
-)
+CONFIG = Config(model=NETWORK, batch=2, num_steps=110, num_seeds=2, num_boundary=3, num_inside=2)
 LAPTOP = FIGURE.presets["laptop"]
 
 

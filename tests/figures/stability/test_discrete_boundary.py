@@ -84,10 +84,7 @@ CONTRACT = Contract(
         "exact-bound-holds-between-the-boundaries": ({}, {"exceeds": 1.001}),
         "growth-between-the-boundaries": ({"grows_by": 1.5}, {}, {"grows_by": 1.35}),
         "worst-case-attains-exact-bound": ({}, {"misses": 1e-5}),
-        "worst-case-grows-beyond-the-exact-boundary-alone": (
-            {},
-            {"worst_growth": (1.5, 5.0, 1.0)},
-        ),
+        "worst-case-grows-beyond-the-exact-boundary-alone": ({}, {"worst_growth": (1.5, 5.0, 1.0)}),
     },
     patches=SMALL_NETWORK,
 )

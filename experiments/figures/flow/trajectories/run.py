@@ -200,10 +200,7 @@ def analyze(
                 "distance of Euler's method to the reference over ‖θ_flow - θ_0‖",
             ),
             "euler_over_distance": named(
-                (
-                    ("substeps", "seed"),
-                    (of_euler / to_discrete)[..., -1],
-                ),
+                (("substeps", "seed"), (of_euler / to_discrete)[..., -1]),
                 "distance of Euler's method to the reference over the discrete run's, at the end",
             ),
         },

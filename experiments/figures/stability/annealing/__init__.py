@@ -39,11 +39,7 @@ FIGURE = Figure(
             slope_last=59,
         ),
         "laptop": Config(
-            model=LAPTOP_MODEL,
-            num_steps=600,
-            warmup_steps=20,
-            eval_every=50,
-            eval_batches=32,
+            model=LAPTOP_MODEL, num_steps=600, warmup_steps=20, eval_every=50, eval_batches=32
         ),
         # Bytes in GPT-2's vocabulary, so almost all of the embedding's rows are dead.
         "paper": Config(batch=64, num_steps=3000, num_curve=220, num_points=40, chunk_size=4),

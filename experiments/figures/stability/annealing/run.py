@@ -21,15 +21,17 @@ from experiments.core.store import labeled, named
 from experiments.figures.stability import losses
 from experiments.figures.stability.max_updates import (
     BOUNDS,
-    GIVEN,
     GROWING,
     RECORDED,
     check_slopes,
+    first_and_last,
     growth_slopes,
+    members_at,
     theory,
     train,
+    usual_curve,
 )
-from kadam_jax import grid, growth_rate, normal_curve, points
+from kadam_jax import growth_rate
 
 
 @dataclass(frozen=True)
@@ -60,9 +62,7 @@ class Config(losses.Config):
     @property
     def points(self) -> tuple[np.ndarray, np.ndarray]:
         """γ and β of the trained points, float32; the usual point is first."""
-        chosen = np.r_[0, self.num_curve - self.num_points + 1 : self.num_curve]
-        b1, b2 = (np.asarray(b, np.float32)[chosen] for b in normal_curve(*GIVEN, self.num_curve))
-        return b1, b2
+        return first_and_last(usual_curve(self.num_curve), self.num_points)
 
 
 def annealed(member: Mapping[str, jax.Array], schedule: optax.Schedule) -> optax.Schedule:
@@ -84,19 +84,11 @@ def annealed(member: Mapping[str, jax.Array], schedule: optax.Schedule) -> optax
 def compute(config: Config, run: Run) -> xr.Dataset:
     """Sweep for the max-update at a constant η_0 and for the test loss, and `analyze` both."""
     b1, b2 = config.points
-    eps = np.full(len(b1), config.eps, np.float32)
-    members = grid(
-        strength=np.array(config.strengths, np.float32),
-        point=points(b1=b1, b2=b2, eps=eps),
-        seed=config.seeds,
-    )
+    strength = np.array(config.strengths, np.float32)
+    members = members_at(b1, b2, config.eps, config.seeds, strength=strength)
     constant = optax.constant_schedule(config.learning_rate)
-    (trained,) = train(
-        run,
-        "max_update",
-        config,
-        [(members, config.num_steps)],
-        schedule=lambda member: annealed(member, constant),
+    trained = train(
+        run, "max_update", config, members, schedule=lambda member: annealed(member, constant)
     )
     found = losses.train(
         run, "test_loss", config, members, lambda member: annealed(member, config.warmup_cosine)
@@ -151,10 +143,7 @@ def analyze(
             (("point", "step"), predicted["log_paper_bound"]), *BOUNDS["log_paper_bound"]
         ),
         log_annealed_bound=named(
-            (
-                ("strength", "point", "step"),
-                predicted["log_paper_bound"] + np.log(factor),
-            ),
+            (("strength", "point", "step"), predicted["log_paper_bound"] + np.log(factor)),
             "ln of Theorem 1's bound on ‖θ_{n+1}-θ_n‖∞/η_0, annealed",
             "ln(1)",
         ),

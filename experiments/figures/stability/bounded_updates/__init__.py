@@ -24,12 +24,7 @@ FIGURE = Figure(
     "‖uₙ‖∞ of every seed from n = 100 on, with both bounds at the last step; (c) the points.",
     presets={
         "smoke": Config(
-            model=SMOKE_MODEL,
-            batch=2,
-            num_steps=120,
-            num_seeds=2,
-            num_boundary=4,
-            num_inside=3,
+            model=SMOKE_MODEL, batch=2, num_steps=120, num_seeds=2, num_boundary=4, num_inside=3
         ),
         "laptop": Config(model=LAPTOP_MODEL, num_steps=1001),
         "paper": Config(batch=64, num_steps=3000, num_inside=32, chunk_size=4),

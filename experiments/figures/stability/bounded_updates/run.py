@@ -79,7 +79,7 @@ def compute(config: Config, run: Run) -> xr.Dataset:
     """Run one sweep over the points of both curves and `analyze` it."""
     b1, b2 = config.points
     members = members_at(b1, b2, config.eps, config.seeds)
-    (trained,) = train(run, "training", config, [(members, config.num_steps)])
+    trained = train(run, "training", config, members)
     return analyze(config, trained["max_update"], trained["loss"])
 
 

@@ -20,13 +20,7 @@ FIGURE = Figure(
     "worst case stay within it. Where γ² > β worst cases grow; in training, updates grow only if "
     "gradients die out faster than β^(n/2), which they rarely do when β is small.",
     presets={
-        "smoke": Config(
-            model=SMOKE_MODEL,
-            batch=2,
-            num_steps=40,
-            num_seeds=2,
-            worst_case_steps=32,
-        ),
+        "smoke": Config(model=SMOKE_MODEL, batch=2, num_steps=40, num_seeds=2, worst_case_steps=32),
         "laptop": Config(model=LAPTOP_MODEL, num_steps=400),
         "paper": Config(batch=64, num_steps=3000, chunk_size=4, worst_case_steps=512),
     },

@@ -68,7 +68,7 @@ def compute(config: Config, run: Run) -> xr.Dataset:
     """Run one sweep of real training, then worst cases of every length in float64."""
     b1, b2 = np.array(config.points, np.float32).T
     members = members_at(b1, b2, config.eps, config.seeds)
-    (trained,) = train(run, "training", config, [(members, config.num_steps)])
+    trained = train(run, "training", config, members)
     num_steps, longest = config.num_steps, config.worst_case_steps
     predicted = theory(b1, b2, max(num_steps, longest))
     C, exact_rate, log_exact = (predicted[key] for key in ("C", "exact_rate", "log_exact_bound"))
@@ -109,10 +109,7 @@ def compute(config: Config, run: Run) -> xr.Dataset:
     data = data.assign_coords(
         {
             "theories": named(
-                (
-                    point,
-                    np.select([C > 0, exact_rate < 0], [BOTH_STABLE, DISAGREE], BOTH_UNSTABLE),
-                ),
+                (point, np.select([C > 0, exact_rate < 0], [BOTH_STABLE, DISAGREE], BOTH_UNSTABLE)),
                 "what C and γ² < β say about the point",
             ),
             "bound_step": named(

@@ -174,10 +174,7 @@ def dying_member(config: Config) -> MemberFunction:
 
 
 def analyze(
-    config: Config,
-    trained: Mapping[str, np.ndarray],
-    dead: np.ndarray,
-    constructed: np.ndarray,
+    config: Config, trained: Mapping[str, np.ndarray], dead: np.ndarray, constructed: np.ndarray
 ) -> xr.Dataset:
     """Compare each number of stages with its last stage's bound.
 
@@ -274,10 +271,7 @@ def analyze(
 
 def _numbers(data: xr.Dataset) -> dict[str, xr.DataArray]:
     """Return the numbers that the report states."""
-    regions = {
-        "b_plus": (data.C > 0, "C > 0"),
-        "b_minus": (data.C <= GROWING, f"C ≤ {GROWING}"),
-    }
+    regions = {"b_plus": (data.C > 0, "C > 0"), "b_minus": (data.C <= GROWING, f"C ≤ {GROWING}")}
     trained = {
         f"{region}_{k}": (
             data.log10_largest.sel(k=k).isel(point=chosen.values).median("point"),

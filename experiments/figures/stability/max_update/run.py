@@ -5,7 +5,7 @@ Growth needs parameters whose gradients almost vanish, so that m decays like γ^
 decays stops the growth; a float32 v underflows as it decays, and the update jumps.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,13 +15,13 @@ import xarray as xr
 from experiments.core.config import require
 from experiments.core.run import Run
 from experiments.core.stats import ENDS
-from experiments.core.store import labeled, named
+from experiments.core.store import COORDINATES, coordinates, labeled, over
 from experiments.figures.stability.max_updates import (
     FAST,
-    GIVEN,
     GROWING,
     JUST_BELOW,
     check_slopes,
+    first_and_last,
     fitted_relation,
     growth_slopes,
     largest_ratio,
@@ -29,9 +29,10 @@ from experiments.figures.stability.max_updates import (
     theory,
     train,
     trajectories,
+    usual_curve,
 )
 from experiments.training.config import TrainingConfig
-from kadam_jax import normal_curve
+from kadam_jax.members import Members
 
 LATE = (950, 1050)
 """The window around the paper's own n = 1000."""
@@ -74,15 +75,12 @@ class Config(TrainingConfig):
     @property
     def curve(self) -> tuple[np.ndarray, np.ndarray]:
         """γ and β on the whole curve, float32."""
-        b1, b2 = normal_curve(*GIVEN, self.num_curve)
-        return np.asarray(b1, np.float32), np.asarray(b2, np.float32)
+        return usual_curve(self.num_curve)
 
     @property
     def points(self) -> tuple[np.ndarray, np.ndarray]:
         """γ and β of the trained points."""
-        chosen = np.r_[0, self.num_curve - self.num_points + 1 : self.num_curve]
-        b1, b2 = self.curve
-        return b1[chosen], b2[chosen]
+        return first_and_last(self.curve, self.num_points)
 
     @property
     def contrast(self) -> np.ndarray:
@@ -93,15 +91,40 @@ class Config(TrainingConfig):
 def compute(config: Config, run: Run) -> xr.Dataset:
     """Sweep the library's Adam with both ε, and optax's with its float32 v; `analyze` them."""
     b1, b2 = config.points
-    few_b1, few_b2, few = b1[config.contrast], b2[config.contrast], range(config.contrast_seeds)
-    main = (members_at(b1, b2, config.eps, config.seeds), config.num_steps)
+    few, longer = range(config.contrast_seeds), config.contrast_steps
+    main = members_at(b1, b2, config.eps, config.seeds)
     same_eps, larger_eps = (
-        (members_at(few_b1, few_b2, eps, few), config.contrast_steps)
+        members_at(b1[config.contrast], b2[config.contrast], eps, few)
         for eps in (config.eps, config.contrast_eps)
     )
-    trained, *contrasts = train(run, "stored_rms", config, [main, same_eps, larger_eps])
-    contrasts += train(run, "float32_v", config, [same_eps], optax.scale_by_adam)
+    groups = [(main, config.num_steps), (same_eps, longer), (larger_eps, longer)]
+    trained, *contrasts = train_groups(run, config, groups)
+    contrasts.append(
+        train(run, "float32_v", config, same_eps, num_steps=longer, stage=optax.scale_by_adam)
+    )
     return analyze(config, trained, *(contrast["max_update"] for contrast in contrasts))
+
+
+def train_groups(
+    run: Run, config: Config, groups: Sequence[tuple[Members, int]]
+) -> list[dict[str, np.ndarray]]:
+    """Train grids of members, each with its number of steps, in one compiled sweep.
+
+    Returns:
+      For each grid, what `train` returns.
+    """
+    grids, lengths = zip(*groups, strict=True)
+    sizes = [len(members["seed"]) for members in grids]
+    columns = {key: np.concatenate([members[key] for members in grids]) for key in grids[0]}
+    if len(set(lengths)) > 1:
+        columns["stop"] = np.repeat(lengths, sizes)
+    every = Members(columns, ("member",), (sum(sizes),))
+    found = train(run, "stored_rms", config, every, num_steps=max(lengths))
+    parts = {key: np.split(x, np.cumsum(sizes)[:-1]) for key, x in found.items()}
+    return [
+        {key: x[place][:, :length].reshape(*members.shape, length) for key, x in parts.items()}
+        for place, (members, length) in enumerate(groups)
+    ]
 
 
 def analyze(
@@ -111,7 +134,7 @@ def analyze(
     larger_eps: np.ndarray,
     float32: np.ndarray,
 ) -> xr.Dataset:
-    """Return trajectories and what theory says about them.
+    """Return the figure's dataset: trajectories and what theory says about them.
 
     Args:
       config: The configuration, which determines the points.
@@ -119,151 +142,162 @@ def analyze(
       stored: Max-updates at the contrasts, shape (num_contrasts, contrast_seeds, contrast_steps).
       larger_eps: The same for the larger ε.
       float32: The same for a float32 v.
-
-    Returns:
-      The figure's dataset.
     """
-    (b1, b2), contrast = config.points, config.contrast
+    (b1, b2), updates = config.points, trained["max_update"]
     predicted = theory(b1, b2, config.num_steps)
-    C, log_exact = predicted["C"], predicted["log_exact_bound"]
+    C, log_exact, log_paper = (
+        predicted[name] for name in ("C", "log_exact_bound", "log_paper_bound")
+    )
     windows = {"early": (config.slope_first, config.slope_last), "late": LATE}
-    slopes = [growth_slopes(trained["max_update"], b1, b2, window) for window in windows.values()]
+    slopes = [growth_slopes(updates, b1, b2, window) for window in windows.values()]
     rates = np.stack([-C / 2, predicted["exact_rate"]])
     fits = [fitted_relation(rate[C < 0], slopes[0][C < 0]) for rate in rates]
-    eps_slope = growth_slopes(larger_eps, b1[contrast], b2[contrast], LATE)
-    few_log_exact = theory(b1[contrast], b2[contrast], config.contrast_steps)["log_exact_bound"]
-    excess = np.log10(largest_ratio(float32, few_log_exact))
-    member, few = ("point", "seed"), ("contrast", "contrast_seed")
+    ratios = {
+        "exact_ratio": (
+            largest_ratio(updates, log_exact),
+            "largest max-update over the exact bound",
+        ),
+        "paper_ratio": (
+            largest_ratio(updates, log_paper),
+            "largest max-update over Theorem 1's bound",
+        ),
+    }
+    rate = (rates, "predicted slope of ln‖u_n‖∞: |C|/2 and ln(γ/√β)", "1/step")
+    slope = (slopes, "slope of ln‖u_n‖∞ over a window, bias correction divided out", "1/step")
+    fit = "line through median slopes in the first window against a predicted rate, C < 0"
     data = trajectories(config, b1, b2, predicted, trained).assign(
-        {
-            "exact_ratio": named(
-                (member, largest_ratio(trained["max_update"], log_exact)),
-                "largest max-update over the exact bound",
-            ),
-            "paper_ratio": named(
-                (member, largest_ratio(trained["max_update"], predicted["log_paper_bound"])),
-                "largest max-update over Theorem 1's bound",
-            ),
-            "rate": named(
-                (("kind", "point"), rates),
-                "predicted slope of ln‖u_n‖∞: |C|/2 and ln(γ/√β)",
-                "1/step",
-            ),
-            "slope": named(
-                (("window", *member), np.stack(slopes)),
-                "slope of ln‖u_n‖∞ over a window, bias correction divided out",
-                "1/step",
-            ),
-            "fit": named(
-                (("kind", "quantity", "end"), np.array(fits)),
-                "line through median slopes in the first window against a predicted rate, C < 0",
-                "mixed",
-            ),
-            "contrast_log_exact_bound": named(
-                (("contrast", "contrast_step"), few_log_exact),
-                "ln of the exact bound at the contrasts",
-                "ln(learning rate)",
-            ),
-            "contrast_stored": named(
-                ((*few, "contrast_step"), stored),
-                "max-update ‖u_n‖∞ at the contrasts",
-                "learning rate",
-            ),
-            "contrast_eps": named(
-                ((*few, "contrast_step"), larger_eps),
-                "max-update ‖u_n‖∞ with the larger ε",
-                "learning rate",
-            ),
-            "contrast_eps_slope": named(
-                (few, eps_slope), "slope of ln‖u_n‖∞ at n = 1000±50 with the larger ε", "1/step"
-            ),
-            "contrast_float32": named(
-                ((*few, "contrast_step"), float32),
-                "max-update ‖u_n‖∞ with a float32 second moment",
-                "learning rate",
-            ),
-            "contrast_float32_excess": named(
-                (few, excess), "largest excess over the exact bound with float32 v", "decade"
-            ),
-        }
+        over(("point", "seed"), ratios)
+        | over(("kind", "point"), {"rate": rate})
+        | over(("window", "point", "seed"), {"slope": slope})
+        | over(("kind", "quantity", "end"), {"fit": (fits, fit, "mixed")})
+        | _contrasts(config, stored, larger_eps, float32)
     )
     data = data.assign_coords(
-        {
-            "kind": named(("kind", ["half_C", "exact"]), "predicted rate"),
-            "window": named(("window", list(windows)), "window of the slope"),
-            "window_ends": named(
-                (("window", "window_end"), np.array(list(windows.values()))),
-                "first and last step of the window",
-                "step",
-            ),
-            "quantity": named(
-                ("quantity", ["coefficient", "intercept"]), "coefficient (1) or intercept (1/step)"
-            ),
-            "end": list(ENDS),
-            "contrast": named(("contrast", contrast), "place of a contrast among the points"),
-            "contrast_seed": named(("contrast_seed", np.arange(config.contrast_seeds)), "seed"),
-            "contrast_step": named(
-                ("contrast_step", np.arange(config.contrast_steps)),
-                "optimizer steps done before, n",
-                "step",
-            ),
-            "curve_b1": named(("curve", config.curve[0]), "γ on the whole curve"),
-            "curve_b2": named(("curve", config.curve[1]), "β on the whole curve"),
-        }
+        coordinates(
+            kind=(["half_C", "exact"], "predicted rate"),
+            window=(list(windows), "window of the slope"),
+            quantity=(["coefficient", "intercept"], "coefficient (1) or intercept (1/step)"),
+            end=(ENDS, *COORDINATES["end"]),
+            contrast=(config.contrast, "place of a contrast among the points"),
+            contrast_seed=(np.arange(config.contrast_seeds), "seed"),
+            contrast_step=(np.arange(config.contrast_steps), *COORDINATES["step"]),
+        )
+        | over(
+            ("window", "window_end"),
+            {"window_ends": (list(windows.values()), "first and last step of the window", "step")},
+        )
+        | over(
+            "curve",
+            {
+                "curve_b1": (config.curve[0], "γ on the whole curve"),
+                "curve_b2": (config.curve[1], "β on the whole curve"),
+            },
+        )
     )
-    return labeled(data.assign(_numbers(data)))
+    return labeled(data.assign(over((), _numbers(data))))
 
 
-def _numbers(data: xr.Dataset) -> dict[str, xr.DataArray]:
-    """Return the scalars that the report prints."""
+def _contrasts(
+    config: Config, stored: np.ndarray, larger_eps: np.ndarray, float32: np.ndarray
+) -> dict[str, xr.Variable]:
+    """Return the max-updates at the contrasts and what they say."""
+    b1, b2 = (b[config.contrast] for b in config.points)
+    bound = theory(b1, b2, config.contrast_steps)["log_exact_bound"]
+    member, rate = ("contrast", "contrast_seed"), "learning rate"
+    return {
+        **over(
+            ("contrast", "contrast_step"),
+            {
+                "contrast_log_exact_bound": (
+                    bound,
+                    "ln of the exact bound at the contrasts",
+                    "ln(learning rate)",
+                )
+            },
+        ),
+        **over(
+            (*member, "contrast_step"),
+            {
+                "contrast_stored": (stored, "max-update ‖u_n‖∞ at the contrasts", rate),
+                "contrast_eps": (larger_eps, "max-update ‖u_n‖∞ with the larger ε", rate),
+                "contrast_float32": (
+                    float32,
+                    "max-update ‖u_n‖∞ with a float32 second moment",
+                    rate,
+                ),
+            },
+        ),
+        **over(
+            member,
+            {
+                "contrast_eps_slope": (
+                    growth_slopes(larger_eps, b1, b2, LATE),
+                    "slope of ln‖u_n‖∞ at n = 1000±50 with the larger ε",
+                    "1/step",
+                ),
+                "contrast_float32_excess": (
+                    np.log10(largest_ratio(float32, bound)),
+                    "largest excess over the exact bound with float32 v",
+                    "decade",
+                ),
+            },
+        ),
+    }
+
+
+def _numbers(data: xr.Dataset) -> dict[str, tuple]:
+    """Return the numbers that the report prints: values, labels and units."""
+    rates, largest = "learning rates", data.max_update.max("step")
     dead = data.dead_share.isel(step=-1).median("seed")
     ratio = (data.slope.median("seed") / data.rate).where(data.C <= FAST)
     exact_ratio = ratio.sel(kind="exact", window="early")
+    just_below = (data.C < 0) & (data.C >= JUST_BELOW)
     jumped = data.contrast_float32 > 1.1 * np.exp(data.contrast_log_exact_bound)
-    largest_just_below = data.max_update.where((data.C < 0) & (data.C >= JUST_BELOW)).max()
     jump = jumped.argmax("contrast_step").where(jumped.any("contrast_step")).median()
     windows = {"early": "in the first window", "late": "at n = 1000±50"}
     kinds = {"half_C": "|C|/2", "exact": "ln(γ/√β)"}
     return {
-        "largest_stable": named(
-            data.max_update.where(data.C > 0).max(),
+        "largest_stable": (
+            largest.where(data.C > 0).max(),
             "largest max-update where C > 0",
-            "learning rates",
+            rates,
         ),
-        "largest_just_below": named(
-            largest_just_below, "largest max-update where -0.01 ≤ C < 0", "learning rates"
+        "largest_just_below": (
+            largest.where(just_below).max(),
+            "largest max-update where -0.01 ≤ C < 0",
+            rates,
         ),
-        "smallest_growing": named(
-            data.max_update.max("step").where(data.C <= GROWING).min(),
+        "smallest_growing": (
+            largest.where(data.C <= GROWING).min(),
             "largest max-update with C ≤ -0.0196, for the member where it is smallest",
-            "learning rates",
+            rates,
         ),
-        "dead_stable": named(
+        "dead_stable": (
             dead.where(data.C > 0).median(),
             "dead gradients at the last step where C > 0, median share",
         ),
-        "dead_growing": named(
+        "dead_growing": (
             dead.where(data.C <= GROWING).median(),
             "dead gradients at the last step where C ≤ -0.0196, median share",
         ),
-        "farthest_early": named(
+        "farthest_early": (
             abs(exact_ratio - 1).max(),
             "slope in the first window over ln(γ/√β), C ≤ -0.029: largest |median - 1| of a point",
         ),
         **{
-            f"{window}_over_{kind}": named(
+            f"{window}_over_{kind}": (
                 ratio.sel(window=window, kind=kind).median(),
                 f"slope {where} over {rate}, C ≤ -0.029, median",
             )
             for window, where in windows.items()
             for kind, rate in kinds.items()
         },
-        "eps_peak": named(
+        "eps_peak": (
             data.contrast_eps.fillna(-np.inf).argmax("contrast_step").median(),
             "n of the largest max-update with the larger ε, median",
             "steps",
         ),
-        "float32_jump": named(
+        "float32_jump": (
             jump,
             "n at which float32 v first puts the update 10% above the exact bound, median",
             "steps",

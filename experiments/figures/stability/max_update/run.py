@@ -17,6 +17,7 @@ from experiments.core.run import Run
 from experiments.core.stats import ENDS
 from experiments.core.store import COORDINATES, coordinates, labeled, over
 from experiments.figures.stability.max_updates import (
+    BOUNDS,
     FAST,
     GROWING,
     JUST_BELOW,
@@ -143,57 +144,43 @@ def analyze(
       larger_eps: The same for the larger ε.
       float32: The same for a float32 v.
     """
-    (b1, b2), updates = config.points, trained["max_update"]
+    (b1, b2), updates, member = config.points, trained["max_update"], ("point", "seed")
     predicted = theory(b1, b2, config.num_steps)
-    C, log_exact, log_paper = (
-        predicted[name] for name in ("C", "log_exact_bound", "log_paper_bound")
-    )
+    exact, paper = (largest_ratio(updates, predicted[bound]) for bound in BOUNDS)
     windows = {"early": (config.slope_first, config.slope_last), "late": LATE}
     slopes = [growth_slopes(updates, b1, b2, window) for window in windows.values()]
-    rates = np.stack([-C / 2, predicted["exact_rate"]])
-    fits = [fitted_relation(rate[C < 0], slopes[0][C < 0]) for rate in rates]
+    unstable, rates = predicted["C"] < 0, np.stack([-predicted["C"] / 2, predicted["exact_rate"]])
+    fits = [fitted_relation(rate[unstable], slopes[0][unstable]) for rate in rates]
+    line = "line through median slopes in the first window against a predicted rate, C < 0"
+    slope = "slope of ln‖u_n‖∞ over a window, bias correction divided out"
     ratios = {
-        "exact_ratio": (
-            largest_ratio(updates, log_exact),
-            "largest max-update over the exact bound",
-        ),
-        "paper_ratio": (
-            largest_ratio(updates, log_paper),
-            "largest max-update over Theorem 1's bound",
-        ),
+        "exact_ratio": (exact, "largest max-update over the exact bound"),
+        "paper_ratio": (paper, "largest max-update over Theorem 1's bound"),
     }
     rate = (rates, "predicted slope of ln‖u_n‖∞: |C|/2 and ln(γ/√β)", "1/step")
-    slope = (slopes, "slope of ln‖u_n‖∞ over a window, bias correction divided out", "1/step")
-    fit = "line through median slopes in the first window against a predicted rate, C < 0"
+    ends = (list(windows.values()), "first and last step of the window", "step")
+    curve = {
+        "curve_b1": (config.curve[0], "γ on the whole curve"),
+        "curve_b2": (config.curve[1], "β on the whole curve"),
+    }
     data = trajectories(config, b1, b2, predicted, trained).assign(
-        over(("point", "seed"), ratios)
+        over(member, ratios)
         | over(("kind", "point"), {"rate": rate})
-        | over(("window", "point", "seed"), {"slope": slope})
-        | over(("kind", "quantity", "end"), {"fit": (fits, fit, "mixed")})
+        | over(("window", *member), {"slope": (slopes, slope, "1/step")})
+        | over(("kind", "quantity", "end"), {"fit": (fits, line, "mixed")})
         | _contrasts(config, stored, larger_eps, float32)
     )
-    data = data.assign_coords(
-        coordinates(
-            kind=(["half_C", "exact"], "predicted rate"),
-            window=(list(windows), "window of the slope"),
-            quantity=(["coefficient", "intercept"], "coefficient (1) or intercept (1/step)"),
-            end=(ENDS, *COORDINATES["end"]),
-            contrast=(config.contrast, "place of a contrast among the points"),
-            contrast_seed=(np.arange(config.contrast_seeds), "seed"),
-            contrast_step=(np.arange(config.contrast_steps), *COORDINATES["step"]),
-        )
-        | over(
-            ("window", "window_end"),
-            {"window_ends": (list(windows.values()), "first and last step of the window", "step")},
-        )
-        | over(
-            "curve",
-            {
-                "curve_b1": (config.curve[0], "γ on the whole curve"),
-                "curve_b2": (config.curve[1], "β on the whole curve"),
-            },
-        )
+    axes = coordinates(
+        kind=(["half_C", "exact"], "predicted rate"),
+        window=(list(windows), "window of the slope"),
+        quantity=(["coefficient", "intercept"], "coefficient (1) or intercept (1/step)"),
+        end=(ENDS, *COORDINATES["end"]),
+        contrast=(config.contrast, "place of a contrast among the points"),
+        contrast_seed=(np.arange(config.contrast_seeds), "seed"),
+        contrast_step=(np.arange(config.contrast_steps), *COORDINATES["step"]),
     )
+    ends = over(("window", "window_end"), {"window_ends": ends})
+    data = data.assign_coords(axes | ends | over("curve", curve))
     return labeled(data.assign(over((), _numbers(data))))
 
 
@@ -202,101 +189,63 @@ def _contrasts(
 ) -> dict[str, xr.Variable]:
     """Return the max-updates at the contrasts and what they say."""
     b1, b2 = (b[config.contrast] for b in config.points)
-    bound = theory(b1, b2, config.contrast_steps)["log_exact_bound"]
-    member, rate = ("contrast", "contrast_seed"), "learning rate"
-    return {
-        **over(
-            ("contrast", "contrast_step"),
-            {
-                "contrast_log_exact_bound": (
-                    bound,
-                    "ln of the exact bound at the contrasts",
-                    "ln(learning rate)",
-                )
-            },
-        ),
-        **over(
-            (*member, "contrast_step"),
-            {
-                "contrast_stored": (stored, "max-update ‖u_n‖∞ at the contrasts", rate),
-                "contrast_eps": (larger_eps, "max-update ‖u_n‖∞ with the larger ε", rate),
-                "contrast_float32": (
-                    float32,
-                    "max-update ‖u_n‖∞ with a float32 second moment",
-                    rate,
-                ),
-            },
-        ),
-        **over(
-            member,
-            {
-                "contrast_eps_slope": (
-                    growth_slopes(larger_eps, b1, b2, LATE),
-                    "slope of ln‖u_n‖∞ at n = 1000±50 with the larger ε",
-                    "1/step",
-                ),
-                "contrast_float32_excess": (
-                    np.log10(largest_ratio(float32, bound)),
-                    "largest excess over the exact bound with float32 v",
-                    "decade",
-                ),
-            },
-        ),
+    log_exact = theory(b1, b2, config.contrast_steps)["log_exact_bound"]
+    bound = (log_exact, "ln of the exact bound at the contrasts", "ln(learning rate)")
+    slope = growth_slopes(larger_eps, b1, b2, LATE)
+    excess = np.log10(largest_ratio(float32, log_exact))
+    rate, member, step = "learning rate", ("contrast", "contrast_seed"), "contrast_step"
+    trained = {
+        "contrast_stored": (stored, "max-update ‖u_n‖∞ at the contrasts", rate),
+        "contrast_eps": (larger_eps, "max-update ‖u_n‖∞ with the larger ε", rate),
+        "contrast_float32": (float32, "max-update ‖u_n‖∞ with a float32 second moment", rate),
     }
+    of_eps = (slope, "slope of ln‖u_n‖∞ at n = 1000±50 with the larger ε", "1/step")
+    of_float32 = (excess, "largest excess over the exact bound with float32 v", "decade")
+    return (
+        over(("contrast", step), {"contrast_log_exact_bound": bound})
+        | over((*member, step), trained)
+        | over(member, {"contrast_eps_slope": of_eps, "contrast_float32_excess": of_float32})
+    )
 
 
 def _numbers(data: xr.Dataset) -> dict[str, tuple]:
     """Return the numbers that the report prints: values, labels and units."""
-    rates, largest = "learning rates", data.max_update.max("step")
-    dead = data.dead_share.isel(step=-1).median("seed")
-    ratio = (data.slope.median("seed") / data.rate).where(data.C <= FAST)
-    exact_ratio = ratio.sel(kind="exact", window="early")
+    stable, growing = data.C > 0, data.C <= GROWING
     just_below = (data.C < 0) & (data.C >= JUST_BELOW)
+    largest, rates = data.max_update.max("step"), "learning rates"
+    smallest = "largest max-update with C ≤ -0.0196, for the member where it is smallest"
+    dead, last = data.dead_share.isel(step=-1).median("seed"), "dead gradients at the last step"
+    ratio = (data.slope.median("seed") / data.rate).where(data.C <= FAST)
+    farthest = abs(ratio.sel(kind="exact", window="early") - 1).max()
+    peak = data.contrast_eps.fillna(-np.inf).argmax("contrast_step").median()
     jumped = data.contrast_float32 > 1.1 * np.exp(data.contrast_log_exact_bound)
     jump = jumped.argmax("contrast_step").where(jumped.any("contrast_step")).median()
     windows = {"early": "in the first window", "late": "at n = 1000±50"}
     kinds = {"half_C": "|C|/2", "exact": "ln(γ/√β)"}
+    over_predicted = {
+        f"{window}_over_{kind}": (
+            ratio.sel(window=window, kind=kind).median(),
+            f"slope {where} over {rate}, C ≤ -0.029, median",
+        )
+        for window, where in windows.items()
+        for kind, rate in kinds.items()
+    }
     return {
-        "largest_stable": (
-            largest.where(data.C > 0).max(),
-            "largest max-update where C > 0",
-            rates,
-        ),
+        "largest_stable": (largest.where(stable).max(), "largest max-update where C > 0", rates),
         "largest_just_below": (
             largest.where(just_below).max(),
             "largest max-update where -0.01 ≤ C < 0",
             rates,
         ),
-        "smallest_growing": (
-            largest.where(data.C <= GROWING).min(),
-            "largest max-update with C ≤ -0.0196, for the member where it is smallest",
-            rates,
-        ),
-        "dead_stable": (
-            dead.where(data.C > 0).median(),
-            "dead gradients at the last step where C > 0, median share",
-        ),
-        "dead_growing": (
-            dead.where(data.C <= GROWING).median(),
-            "dead gradients at the last step where C ≤ -0.0196, median share",
-        ),
+        "smallest_growing": (largest.where(growing).min(), smallest, rates),
+        "dead_stable": (dead.where(stable).median(), f"{last} where C > 0, median share"),
+        "dead_growing": (dead.where(growing).median(), f"{last} where C ≤ -0.0196, median share"),
         "farthest_early": (
-            abs(exact_ratio - 1).max(),
+            farthest,
             "slope in the first window over ln(γ/√β), C ≤ -0.029: largest |median - 1| of a point",
         ),
-        **{
-            f"{window}_over_{kind}": (
-                ratio.sel(window=window, kind=kind).median(),
-                f"slope {where} over {rate}, C ≤ -0.029, median",
-            )
-            for window, where in windows.items()
-            for kind, rate in kinds.items()
-        },
-        "eps_peak": (
-            data.contrast_eps.fillna(-np.inf).argmax("contrast_step").median(),
-            "n of the largest max-update with the larger ε, median",
-            "steps",
-        ),
+        **over_predicted,
+        "eps_peak": (peak, "n of the largest max-update with the larger ε, median", "steps"),
         "float32_jump": (
             jump,
             "n at which float32 v first puts the update 10% above the exact bound, median",

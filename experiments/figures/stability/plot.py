@@ -1,4 +1,4 @@
-"""Plots of test losses along points of the (β, γ) plane."""
+"""Parts of plots that figures share, and the page of test losses along a curve."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,6 +11,34 @@ from experiments.core import plot as plotting
 
 HORIZONS = {"early": ("o", "none", "tab:orange"), "whole": ("s", "full", "tab:blue")}
 """Marker, fill and color."""
+UPDATES = {"yscale": "log", "xlabel": "step n", "ylabel": "‖uₙ‖∞ (learning rates)"}
+"""The axes of max-updates."""
+
+
+def shading(C: xr.DataArray, highest: float) -> cm.ScalarMappable:
+    """Return colors from the lowest C to `highest`, for C beyond the boundary.
+
+    The usual point's C is far above that of the other points, so it gets the darkest color.
+    """
+    norm = colors.Normalize(1.15 * C.min().item(), highest, clip=True)
+    return cm.ScalarMappable(norm, plotting.STABILITY_COLORMAP)
+
+
+def curves(panel: axes.Axes, x: xr.DataArray, values: xr.DataArray, shades, **style) -> None:
+    """Draw the median over seeds at each point, in its shade."""
+    seed = next(dim for dim in values.dims if "seed" in str(dim))
+    for line, color in zip(values.median(seed).values, shades, strict=True):
+        panel.plot(x, line, color=color, **{"linewidth": 1.0, **style})
+
+
+def points(panel: axes.Axes, data: xr.Dataset, shades, lowest: float = 0.9) -> None:
+    """Draw the points, and both boundaries from the `lowest` γ on."""
+    b1 = np.linspace(lowest, 1, 1000)
+    panel.plot(b1 / (2 - b1), b1, ":", color="black", label="C = 0")
+    panel.plot(b1**2, b1, "--", color="black", label="γ² = β")
+    panel.scatter(data.b2, data.b1, c=shades, **plotting.DOT)
+    panel.set(xlabel="β (b2)", ylabel="γ (b1)", xlim=(0.94, 1.002))
+    panel.legend(loc="best")
 
 
 class Axis(NamedTuple):

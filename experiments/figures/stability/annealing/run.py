@@ -17,7 +17,7 @@ import xarray as xr
 from experiments.core.config import require, rises
 from experiments.core.run import Run
 from experiments.core.stats import means_over_seeds
-from experiments.core.store import labeled, named
+from experiments.core.store import coordinates, labeled, named, over
 from experiments.figures.stability import losses
 from experiments.figures.stability.max_updates import (
     BOUNDS,
@@ -99,7 +99,7 @@ def compute(config: Config, run: Run) -> xr.Dataset:
 def analyze(
     config: Config, max_update: np.ndarray, dead_share: np.ndarray, test_loss: np.ndarray
 ) -> xr.Dataset:
-    """Compute what annealing does to updates, to changes of parameters and to the test loss.
+    """Return what annealing does to updates, to changes of parameters and to the test loss.
 
     Args:
       config: The configuration, which determines the points.
@@ -107,69 +107,56 @@ def analyze(
         num_steps).
       dead_share: Share of dead gradients for the same members and steps.
       test_loss: With warm-up and cosine, (num_strengths, num_points, num_seeds, num_evaluations).
-
-    Returns:
-      The figure's dataset.
     """
     b1, b2 = config.points
     predicted = theory(b1, b2, config.num_steps)
+    half_C, n = np.maximum(-predicted["C"] / 2, 0), np.arange(config.num_steps)
     strength = np.array(config.strengths)
-    n = np.arange(config.num_steps)
-    half_C = np.maximum(-predicted["C"] / 2, 0)
     factor = np.exp(-strength[:, None, None] * half_C[:, None] * n)  # (strength, point, step)
-    change = max_update * factor[:, :, None]
+    change, log_paper = max_update * factor[:, :, None], predicted["log_paper_bound"]
     window = (config.slope_first, config.slope_last)
-    slope = np.stack([growth_slopes(updates, b1, b2, window) for updates in change])
+    slopes = [growth_slopes(updates, b1, b2, window) for updates in change]
+    last = config.num_steps - max(1, config.num_steps // 10)
+    final_change, final_update = (np.median(x[..., last:], axis=-1) for x in (change, max_update))
+    moved = "largest change of a parameter over η_0, ‖θ_{n+1}-θ_n‖∞/η_0"
+    by_step = {
+        "max_update": (max_update, *RECORDED["max_update"]),
+        "dead_share": (dead_share, *RECORDED["dead_share"]),
+        "change": (change, moved),
+    }
+    slope = "slope of ln ‖θ_{n+1}-θ_n‖∞ over a window, bias correction divided out"
+    late = "over the last tenth of the steps"
+    by_member = {
+        "slope": (slopes, slope, "1/step"),
+        "final_change": (final_change, f"median of ‖θ_{{n+1}}-θ_n‖∞/η_0 {late}"),
+        "final_update": (final_update, f"median of ‖u_n‖∞ {late}", "learning rate"),
+    }
+    bound = (log_paper, *BOUNDS["log_paper_bound"])
+    label = "ln of Theorem 1's bound on ‖θ_{n+1}-θ_n‖∞/η_0, annealed"
+    annealed_bound = (log_paper + np.log(factor), label, "ln(1)")
     member = ("strength", "point", "seed")
     data = xr.concat(
         [losses.dataset(config, ("point",), b1, b2, of_strength) for of_strength in test_loss],
-        named(
-            xr.DataArray(strength, dims="strength", name="strength"),
-            "s of the annealing e^(-s n|C|/2)",
-        ),
+        xr.DataArray(strength, dims="strength", name="strength"),
         data_vars="all",
         coords="minimal",
         compat="override",
     )
-    late = slice(config.num_steps - max(1, config.num_steps // 10), None)
-    data = data.assign_coords(step=n).assign(
-        max_update=named(((*member, "step"), max_update), *RECORDED["max_update"]),
-        dead_share=named(((*member, "step"), dead_share), *RECORDED["dead_share"]),
-        change=named(
-            ((*member, "step"), change),
-            "largest change of a parameter over η_0, ‖θ_{n+1}-θ_n‖∞/η_0",
-        ),
-        log_paper_bound=named(
-            (("point", "step"), predicted["log_paper_bound"]), *BOUNDS["log_paper_bound"]
-        ),
-        log_annealed_bound=named(
-            (("strength", "point", "step"), predicted["log_paper_bound"] + np.log(factor)),
-            "ln of Theorem 1's bound on ‖θ_{n+1}-θ_n‖∞/η_0, annealed",
-            "ln(1)",
-        ),
-        slope=named(
-            (member, slope),
-            "slope of ln ‖θ_{n+1}-θ_n‖∞ over a window, bias correction divided out",
-            "1/step",
-        ),
-        final_change=named(
-            (member, np.median(change[..., late], axis=-1)),
-            "median of ‖θ_{n+1}-θ_n‖∞/η_0 over the last tenth of the steps",
-        ),
-        final_update=named(
-            (member, np.median(max_update[..., late], axis=-1)),
-            "median of ‖u_n‖∞ over the last tenth of the steps",
-            "learning rate",
-        ),
+    data = data.assign_coords(
+        step=n, **coordinates(strength=(strength, "s of the annealing e^(-s n|C|/2)"))
+    ).assign(
+        over((*member, "step"), by_step)
+        | over(member, by_member)
+        | over(("point", "step"), {"log_paper_bound": bound})
+        | over(("strength", "point", "step"), {"log_annealed_bound": annealed_bound})
     )
     best = data.best_loss.sel(horizon="whole", drop=True)
     data["excess_loss"] = named(
         best - best.isel(point=0).sel(strength=0.0, drop=True),
         "lowest test loss minus that at the usual point without annealing, same seed",
-        "nat/token",
+        losses.NAT,
     )
-    numbers = means_over_seeds(_statistics(data))
-    return labeled(data.assign(numbers))
+    return labeled(data.assign(means_over_seeds(_statistics(data))))
 
 
 def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
@@ -178,7 +165,7 @@ def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
     measured = {
         "final_change": ("‖θ_{n+1}-θ_n‖∞/η_0 in the last tenth of the steps", "1"),
         "final_update": ("‖u_n‖∞ in the last tenth of the steps", "learning rates"),
-        "excess_loss": ("lowest test loss minus that at the usual (β, γ)", "nat/token"),
+        "excess_loss": ("lowest test loss minus that at the usual (β, γ)", losses.NAT),
     }
     return {
         f"{name}_{place}": (

@@ -5,6 +5,7 @@ import xarray as xr
 from matplotlib import axes, cm, colors, figure
 
 from experiments.core import plot as plotting
+from experiments.figures.stability.plot import curves, points
 
 PAPER, EXACT = ":", "--"
 """Line styles of the two bounds."""
@@ -51,8 +52,7 @@ def _trajectories(panel: axes.Axes, data: xr.Dataset, x: xr.DataArray, shades) -
     """Draw medians over seeds, and both bounds at three points in the points' colors."""
     del x
     n = data.step + 1
-    for line, color in zip(data.max_update.median("seed").values, shades, strict=True):
-        panel.plot(n, line, color=color, linewidth=0.8, alpha=0.75)
+    curves(panel, n, data.max_update, shades, linewidth=0.8, alpha=0.75)
     for point in (0, data.sizes["point"] // 2, -1):
         for kind, style in (("paper", PAPER), ("exact", EXACT)):
             bound = np.exp(data[f"log_{kind}_bound"][point])
@@ -74,10 +74,8 @@ def _largest(panel: axes.Axes, data: xr.Dataset, x: xr.DataArray, shades) -> str
     for seed in data.seed:
         panel.scatter(x, data.largest.sel(seed=seed), c=shades, s=16, **plotting.DOT)
     panel.plot([], [], "o", color="0.5", markersize=4, label="trained, every seed")
-    panel.set(
-        xlabel={"b2": "β (b2)", "C": "C(β, γ)"}[str(x.name)],
-        ylabel="largest ‖uₙ‖∞, n ≥ 100 (learning rates)",
-    )
+    panel.set(xlabel={"b2": "β (b2)", "C": "C(β, γ)"}[str(x.name)])
+    panel.set(ylabel="largest ‖uₙ‖∞, n ≥ 100 (learning rates)")
     panel.locator_params(axis="x", nbins=6)
     return f"largest max-update {_where(data)}"
 
@@ -93,12 +91,8 @@ def _exponents(panel: axes.Axes, data: xr.Dataset, x: xr.DataArray, shades) -> s
 
 def _points(panel: axes.Axes, data: xr.Dataset, x: xr.DataArray, shades) -> str:
     del x
-    b2 = np.linspace(0, 1, 1000)
-    panel.plot(b2, 2 * b2 / (1 + b2), PAPER, color="black", label="C = 0")
-    panel.plot(b2, np.sqrt(b2), EXACT, color="black", label="γ² = β")
-    panel.plot(b2, b2, color="0.7", linewidth=0.8, label="γ = β")
-    panel.scatter(data.b2, data.b1, c=shades, **plotting.DOT)
-    panel.set(xlabel="β (b2)", ylabel="γ (b1)")
+    panel.plot([0, 1], [0, 1], color="0.7", linewidth=0.8, label="γ = β")
+    points(panel, data, shades, lowest=0.0)
     return f"the points {_where(data)}"
 
 

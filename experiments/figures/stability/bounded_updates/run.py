@@ -13,7 +13,7 @@ import xarray as xr
 from experiments.core.config import check_least, require
 from experiments.core.run import Run
 from experiments.core.stats import means_over_seeds
-from experiments.core.store import labeled, named
+from experiments.core.store import labeled, named, over
 from experiments.figures.stability.max_updates import (
     GIVEN,
     largest_ratio,
@@ -29,6 +29,7 @@ from kadam_jax import exact_max_update_bound, level_curve, normal_curve
 CURVES = ("B₀", "B₊")
 SETTLED = 100
 """n from which growth on B₀ is judged: far more steps than any of its points remembers."""
+LATE = f"n ≥ {SETTLED}"
 NUDGE = 1e-5
 """A shift of C that tests the effect of precision: larger than that of float32."""
 
@@ -68,8 +69,7 @@ class Config(TrainingConfig):
 
 def _inside(num: int) -> tuple[np.ndarray, np.ndarray]:
     """Return points of the normal curve from the usual one to C = 0, uniform in arc length."""
-    fine = 4096
-    b1, b2 = (np.asarray(b, np.float64) for b in normal_curve(*GIVEN, fine))
+    b1, b2 = (np.asarray(b, np.float64) for b in normal_curve(*GIVEN, 4096))
     length = int((2 / b1 - 1 / b2 - 1 > 0).sum())
     places = np.arange(num) * length // num
     return b1[places], b2[places]
@@ -84,81 +84,50 @@ def compute(config: Config, run: Run) -> xr.Dataset:
 
 
 def analyze(config: Config, max_update: np.ndarray, loss: np.ndarray) -> xr.Dataset:
-    """Return trajectories and both bounds.
-
-    Args:
-      config: The configuration, which determines the points.
-      max_update: Shape (num_points, num_seeds, num_steps).
-      loss: The loss at every step, the same shape.
-
-    Returns:
-      The figure's dataset.
-    """
+    """Return the figure's dataset from both at every step, (num_points, num_seeds, num_steps)."""
     (b1, b2), boundary = config.points, config.curves == "B₀"
     predicted = theory(b1, b2, config.num_steps)
     square_root = log_square_root_bound(b1, b2, config.num_steps)
     paper = np.where(boundary[:, None], square_root, predicted["log_paper_bound"])
     predicted["log_paper_bound"] = paper
-    member = ("point", "seed")
+    exact_ratio = largest_ratio(max_update, predicted["log_exact_bound"])
+    paper_ratio = largest_ratio(max_update[..., 1:], paper[:, 1:])  # the √n form is 0 at n = 0
+    ratios = {
+        "exact_ratio": (exact_ratio, "largest max-update over the exact bound"),
+        "paper_ratio": (paper_ratio, "largest max-update over Theorem 1's bound, n ≥ 1"),
+        "exponent": (exponents(max_update, SETTLED), f"exponent of n in ‖u_n‖∞, {LATE}"),
+    }
+    member, curve = ("point", "seed"), (config.curves, "curve that the point lies on")
     data = trajectories(config, b1, b2, predicted, {"max_update": max_update, "loss": loss})
-    data = data.assign(
-        exact_ratio=named(
-            (member, largest_ratio(max_update, predicted["log_exact_bound"])),
-            "largest max-update over the exact bound",
-        ),
-        paper_ratio=named(  # at n = 0 the √n form is 0, which bounds nothing
-            (member, largest_ratio(max_update[..., 1:], paper[:, 1:])),
-            "largest max-update over Theorem 1's bound, n ≥ 1",
-        ),
-        exponent=named(
-            (member, exponents(max_update, SETTLED)), f"exponent of n in ‖u_n‖∞, n ≥ {SETTLED}"
-        ),
-    ).assign_coords(curve=named(("point", config.curves), "curve that the point lies on"))
-    settled = data.sel(step=slice(SETTLED, None))
+    data = data.assign(over(member, ratios)).assign_coords(over("point", {"curve": curve}))
+    late = data.sel(step=slice(SETTLED, None))
+    share = (late.max_update / np.exp(late.log_exact_bound)).max("step")
     data["largest"] = named(
-        settled.max_update.max("step"), f"largest max-update, n ≥ {SETTLED}", "learning rate"
+        late.max_update.max("step"), f"largest max-update, {LATE}", "learning rate"
     )
-    data["share"] = named(
-        (settled.max_update / np.exp(settled.log_exact_bound)).max("step"),
-        f"largest max-update over the exact bound, n ≥ {SETTLED}",
-    )
+    data["share"] = named(share, f"largest max-update over the exact bound, {LATE}")
     on, inside = (data.isel(point=data.curve.values == curve) for curve in CURVES)
     above = (on.max_update > np.exp(on.log_paper_bound)).any(member) & (on.step > 0)
-    data["last_above_square_root"] = named(
-        on.step.where(above, 0).max(), "last n > 0 with an update above the √n form on B₀", "step"
-    )
     below = (on.log_paper_bound < on.log_exact_bound).any("point")
-    data["square_root_below_exact"] = named(
-        on.step.where(below, 0).max(),
-        "last n at which the √n form is below the exact bound",
-        "step",
-    )
-    data["precision_change"] = named(
-        precision_change(b2[boundary], config.num_steps),
-        f"largest relative change of the exact bound between C = -{NUDGE:g} and {NUDGE:g}",
-    )
-    settled_label = f"n ≥ {SETTLED}"
-    stated = {
-        "boundary_exponent": (
-            on.exponent.median("point"),
-            f"exponent of n in ‖u_n‖∞ on B₀, {settled_label}, median over points",
-            "1",
-        )
+    last_above, last_below = (on.step.where(holds, 0).max() for holds in (above, below))
+    change = precision_change(b2[boundary], config.num_steps)
+    above_label = "last n > 0 with an update above the √n form on B₀"
+    below_label = "last n at which the √n form is below the exact bound"
+    change_label = "largest relative change of the exact bound between C = "
+    numbers = {
+        "last_above_square_root": (last_above, above_label, "step"),
+        "square_root_below_exact": (last_below, below_label, "step"),
+        "precision_change": (change, f"{change_label}-{NUDGE:g} and {NUDGE:g}"),
     }
-    for name, part in (("boundary", on), ("inside", inside)):
-        where = part.curve.values[0]
-        stated[f"{name}_largest"] = (
-            part.largest.max("point"),
-            f"largest max-update on the points of {where}, {settled_label}",
-            "learning rates",
-        )
-        stated[f"{name}_share"] = (
-            part.share.median("point"),
-            f"largest share of the exact bound, {settled_label}, median over points of {where}",
-            "1",
-        )
-    numbers = means_over_seeds(stated)
-    return labeled(data.assign(numbers))
+    exponent = f"exponent of n in ‖u_n‖∞ on B₀, {LATE}, median over points"
+    stated = {"boundary_exponent": (on.exponent.median("point"), exponent, "1")}
+    for name, part, where in (("boundary", on, "B₀"), ("inside", inside, "B₊")):
+        largest, share = part.largest.max("point"), part.share.median("point")
+        label = f"largest max-update on the points of {where}, {LATE}"
+        stated[f"{name}_largest"] = (largest, label, "learning rates")
+        label = f"largest share of the exact bound, {LATE}, median over points of {where}"
+        stated[f"{name}_share"] = (share, label, "1")
+    return labeled(data.assign(over((), numbers) | means_over_seeds(stated)))
 
 
 def log_square_root_bound(b1: np.ndarray, b2: np.ndarray, num_steps: int) -> np.ndarray:

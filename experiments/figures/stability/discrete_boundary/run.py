@@ -5,6 +5,7 @@ over all gradient sequences is a constant. Real training and worst-case gradient
 same optimizer, show which of the two describes Adam.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import jax
@@ -15,7 +16,7 @@ import xarray as xr
 from experiments.core.config import check_least, require
 from experiments.core.errors import ConfigError
 from experiments.core.run import Run
-from experiments.core.store import labeled, named
+from experiments.core.store import COORDINATES, coordinates, labeled, named, over
 from experiments.figures.stability.max_updates import (
     DISAGREE,
     growth_slopes,
@@ -63,71 +64,59 @@ class Config(TrainingConfig):
         require(self.points and inside, "points must be pairs γ, β in (0, 1)", self.points)
         check_least(self, worst_case_steps=2)
 
+    @property
+    def decays(self) -> np.ndarray:
+        """γ and β of the points, float32, shape (2, num_points)."""
+        return np.array(self.points, np.float32).T
+
 
 def compute(config: Config, run: Run) -> xr.Dataset:
     """Run one sweep of real training, then worst cases of every length in float64."""
-    b1, b2 = np.array(config.points, np.float32).T
+    b1, b2 = config.decays
     members = members_at(b1, b2, config.eps, config.seeds)
     trained = train(run, "training", config, members)
-    num_steps, longest = config.num_steps, config.worst_case_steps
+    worst = worst_case_updates(b1, b2, config.worst_case_steps)
+    return analyze(config, trained, worst)
+
+
+def analyze(config: Config, trained: Mapping[str, np.ndarray], worst: np.ndarray) -> xr.Dataset:
+    """Return the figure's dataset from what `train` and `worst_case_updates` return."""
+    (b1, b2), num_steps, longest = config.decays, config.num_steps, config.worst_case_steps
     predicted = theory(b1, b2, max(num_steps, longest))
     C, exact_rate, log_exact = (predicted[key] for key in ("C", "exact_rate", "log_exact_bound"))
-    worst = worst_case_updates(b1, b2, longest)
     corrections = log_bias_correction(b1[:, None], b2[:, None], np.arange(longest))
     growing = worst / np.exp(corrections)
     updates, second_half = trained["max_update"], (num_steps // 2, num_steps - 1)
-    point, member = "point", ("point", "seed")
+    ratio = largest_ratio(updates, log_exact[:, :num_steps])
+    slope = "slope of ln‖u_n‖∞ over the second half, bias correction divided out"
+    by_member = {
+        "exact_ratio": (ratio, "largest max-update over the exact bound"),
+        "slope": (growth_slopes(updates, b1, b2, second_half), slope, "1/step"),
+    }
+    error = abs(worst / np.exp(log_exact[:, :longest]) - 1).max(-1)
+    growth = growing[:, -1] / growing[:, longest // 2 - 1]
+    by_point = {
+        "exact_rate": (exact_rate, "growth rate of the exact bound, ln(γ/√β)", "1/step"),
+        "worst_error": (error, "largest relative difference between worst case and exact bound"),
+        "worst_growth": (growth, "worst case at the longest length over that at half of it"),
+    }
+    last = (worst, "last update of worst-case gradients", "learning rate")
+    kinds = np.select([C > 0, exact_rate < 0], [BOTH_STABLE, DISAGREE], BOTH_UNSTABLE)
     data = trajectories(config, b1, b2, predicted, trained, bound_step="bound_step").assign(
-        {
-            "exact_rate": named(
-                (point, exact_rate), "growth rate of the exact bound, ln(γ/√β)", "1/step"
-            ),
-            "exact_ratio": named(
-                (member, largest_ratio(updates, log_exact[:, :num_steps])),
-                "largest max-update over the exact bound",
-            ),
-            "slope": named(
-                (member, growth_slopes(updates, b1, b2, second_half)),
-                "slope of ln‖u_n‖∞ over the second half, bias correction divided out",
-                "1/step",
-            ),
-            "worst_case": named(
-                (("point", "worst_step"), worst),
-                "last update of worst-case gradients",
-                "learning rate",
-            ),
-            "worst_error": named(
-                (point, abs(worst / np.exp(log_exact[:, :longest]) - 1).max(-1)),
-                "largest relative difference between worst case and exact bound",
-            ),
-            "worst_growth": named(
-                (point, growing[:, -1] / growing[:, longest // 2 - 1]),
-                "worst case at the longest length over that at half of it",
-            ),
-        }
+        over(("point", "seed"), by_member)
+        | over("point", by_point)
+        | over(("point", "worst_step"), {"worst_case": last})
     )
     data = data.assign_coords(
-        {
-            "theories": named(
-                (point, np.select([C > 0, exact_rate < 0], [BOTH_STABLE, DISAGREE], BOTH_UNSTABLE)),
-                "what C and γ² < β say about the point",
-            ),
-            "bound_step": named(
-                ("bound_step", np.arange(log_exact.shape[1])),
-                "optimizer steps done before, n",
-                "step",
-            ),
-            "worst_step": named(
-                ("worst_step", np.arange(longest)), "optimizer steps done before, n", "step"
-            ),
-        }
+        coordinates(
+            bound_step=(np.arange(log_exact.shape[1]), *COORDINATES["step"]),
+            worst_step=(np.arange(longest), *COORDINATES["step"]),
+        )
+        | over("point", {"theories": (kinds, "what C and γ² < β say about the point")})
     )
-    data["largest"] = named(
-        data.max_update.where(data.theories == DISAGREE).max(),
-        "largest max-update where the theories disagree",
-        "learning rates",
-    )
-    return labeled(data)
+    largest = data.max_update.where(data.theories == DISAGREE).max()
+    label = "largest max-update where the theories disagree"
+    return labeled(data.assign(largest=named(largest, label, "learning rates")))
 
 
 def worst_case_updates(b1: np.ndarray, b2: np.ndarray, num_steps: int) -> np.ndarray:

@@ -4,18 +4,23 @@ from functools import partial
 
 import numpy as np
 import xarray as xr
-from matplotlib import axes, cm, colors, figure
+from matplotlib import axes, figure
 
 from experiments.core import plot as plotting
+from experiments.figures.stability.plot import UPDATES, curves, shading
 
 STAGES = {1: ("tab:blue", "o"), 2: ("tab:orange", "s"), 3: ("tab:green", "^")}
 """Color and marker of each k."""
+MARKS = {
+    k: dict(color=c, marker=m, linestyle="none", fillstyle="none", markersize=4 + 2 * k)
+    for k, (c, m) in STAGES.items()
+}
+"""Rings of each k that can lie around each other."""
 
 
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
     """Draw training with 1, 2 and 3 stages in the top row and the comparisons in the bottom row."""
-    norm = colors.Normalize(1.15 * dataset.C.min().item(), 0.07, clip=True)
-    mappable = cm.ScalarMappable(norm, plotting.STABILITY_COLORMAP)
+    mappable = shading(dataset.C, 0.07)
     canvas, grid = plotting.canvas(13.9, 7.4, nrows=2, ncols=3)
     trajectories = [partial(_trajectories, mappable=mappable, k=k) for k in STAGES]
     plotting.draw_panels(grid, dataset, [*trajectories, _largest, _dead, _constructed])
@@ -27,15 +32,15 @@ def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
 
 
 def _trajectories(panel: axes.Axes, data: xr.Dataset, mappable, k: int) -> str:
-    for line, c in zip(data.max_update.sel(k=k).median("seed").values, data.C.values, strict=True):
-        panel.plot(data.step, line, color=mappable.to_rgba(c))
+    shades = mappable.to_rgba(data.C)
+    curves(panel, data.step, data.max_update.sel(k=k), shades, linewidth=1.2)
     panel.plot(data.step, np.exp(data.log_exact_bound[-1]), "--", color="black", linewidth=0.9)
     styles = {
         "trained, median over seeds": {"color": "0.5"},
         "exact bound, last point": {"color": "black", "linestyle": "--"},
     }
     plotting.legend_of(panel, styles, loc="upper left")
-    panel.set(yscale="log", xlabel="step n", ylabel="‖uₙ‖∞ (learning rates)")
+    panel.set(**UPDATES)
     return f"training, k = {k}"
 
 
@@ -57,7 +62,7 @@ def _dead(panel: axes.Axes, data: xr.Dataset) -> str:
         plotting.seed_band(panel, data.dead_step, update, color=color, label=f"k = {k}")
     bound = np.exp(data.dead_log_exact_bound)
     panel.plot(data.dead_step, bound, "--", color="black", linewidth=0.9, label="exact bound")
-    panel.set(yscale="log", xlabel="step n", ylabel="‖uₙ‖∞ (learning rates)")
+    panel.set(**UPDATES)
     panel.legend(loc="upper left")
     return "gradients that die"
 
@@ -68,23 +73,11 @@ def _constructed(panel: axes.Axes, data: xr.Dataset) -> str:
         point = data.isel(worst_point=place)
         label = f"bound, β = {point.worst_b2:.4g}, γ = {point.worst_b1:.4g}"
         panel.plot(data.length, point.worst_bound, style, color="0.4", label=label)
-        for k, (color, marker) in STAGES.items():
-            panel.plot(
-                data.length,
-                point.constructed.sel(k=k),
-                marker,
-                color=color,
-                fillstyle="none",
-                markersize=4 + 2 * k,
-            )
-    for k, (color, marker) in STAGES.items():
-        label = f"reached, k = {k}"
-        panel.plot([], [], marker, color=color, fillstyle="none", markersize=4 + 2 * k, label=label)
-    panel.set(
-        xscale="log",
-        yscale="log",
-        xlabel="number of gradients N",
-        ylabel="last update |u| (learning rates)",
-    )
+        for k, style in MARKS.items():
+            panel.plot(data.length, point.constructed.sel(k=k), **style)
+    for k, style in MARKS.items():
+        panel.plot([], [], label=f"reached, k = {k}", **style)
+    panel.set(xscale="log", xlabel="number of gradients N")
+    panel.set(yscale="log", ylabel="last update |u| (learning rates)")
     panel.legend(loc="upper left")
     return "gradients made to be the worst case"

@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import xarray as xr
-from matplotlib import cm, colors, figure
+from matplotlib import cm, figure
 
 from experiments.core import plot as plotting
+from experiments.figures.stability.plot import UPDATES, curves, points, shading
 
 KINDS = {"half_C": (":", "s", "|C|/2"), "exact": ("--", "o", "ln(γ/√β)")}
 """Line, marker and name of the predicted rates."""
@@ -17,9 +18,7 @@ ZOOM = 400
 
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
     """Draw the paper's panels, the first steps and dead gradients; then a page of checks."""
-    # The usual point's C is far above that of the other points, so it gets the darkest color.
-    norm = colors.Normalize(1.15 * dataset.C.min().item(), dataset.C[1:].max().item(), clip=True)
-    mappable = cm.ScalarMappable(norm, plotting.STABILITY_COLORMAP)
+    mappable = shading(dataset.C, dataset.C[1:].max().item())
     pages = {
         "": (_whole, _beginning, _slopes, _plane, _dead_share, _loss),
         "checks": (_relation, _ratios, _larger_eps, _float32),
@@ -38,19 +37,18 @@ def _page(
 
 
 def _whole(panel, data, mappable):
-    _curves(panel, data.max_update, data.C, mappable)
-    _bounds(panel, data, "upper left")
+    curves(panel, data.step, data.max_update, mappable.to_rgba(data.C))
+    _bounds(panel, data)
     return "max-update"
 
 
 def _beginning(panel, data, mappable):
     first = data.isel(step=slice(ZOOM + 1))
-    _curves(panel, first.max_update, data.C, mappable)
-    _bounds(panel, first, "upper left")
+    _whole(panel, first, mappable)
     return f"max-update, n ≤ {first.step[-1]:d}"
 
 
-def _bounds(panel, data, corner: str) -> None:
+def _bounds(panel, data) -> None:
     """Draw both bounds at the usual point and at two points with C < 0."""
     points = (0, *data.contrast.values)
     for point in points:
@@ -62,7 +60,8 @@ def _bounds(panel, data, corner: str) -> None:
         f"exact bound, {len(points)} points": {"color": "black", "linestyle": "--"},
         "Theorem 1, the same points": {"color": "black", "linestyle": ":"},
     }
-    _max_update_axes(panel, styles, corner)
+    panel.set(**UPDATES)
+    plotting.legend_of(panel, styles, loc="upper left")
 
 
 def _slopes(panel, data, mappable):
@@ -85,23 +84,18 @@ def _slopes(panel, data, mappable):
 
 def _plane(panel, data, mappable):
     panel.plot(data.curve_b2, data.curve_b1, color="0.6", linewidth=0.8, label="normal curve")
-    b1 = np.linspace(data.curve_b1.min().item(), 1)
-    panel.plot(b1 / (2 - b1), b1, ":", color="black", label="C = 0")
-    panel.plot(b1**2, b1, "--", color="black", label="γ² = β")
-    panel.scatter(data.b2, data.b1, c=mappable.to_rgba(data.C), **plotting.DOT)
-    panel.set(xlabel="β (b2)", ylabel="γ (b1)", xlim=(0.94, 1.002))
-    panel.legend(loc="lower left")
+    points(panel, data, mappable.to_rgba(data.C))
     return "points on the normal curve"
 
 
 def _dead_share(panel, data, mappable):
-    _curves(panel, _smooth(data.dead_share), data.C, mappable)
+    curves(panel, data.step, _smooth(data.dead_share), mappable.to_rgba(data.C))
     panel.set(xlabel="step n", ylabel="share of gradient entries", ylim=(0, None))
     return "dead gradients, |g| < 0.001 of their own r.m.s."
 
 
 def _loss(panel, data, mappable):
-    _curves(panel, _smooth(data.loss), data.C, mappable)
+    curves(panel, data.step, _smooth(data.loss), mappable.to_rgba(data.C))
     panel.set(xlabel="step n", ylabel="loss (nats/token)", yscale="log")
     return "training loss"
 
@@ -118,13 +112,8 @@ def _relation(panel, data, mappable):
         rate = unstable.rate.sel(kind=kind)
         plotting.seed_dots(panel, rate, slope, c=mappable.to_rgba(unstable.C), marker=marker)
         (coefficient, low, high), (intercept, _, _) = data.fit.sel(kind=kind).values
-        panel.plot(
-            rate,
-            coefficient * rate + intercept,
-            style,
-            color="black",
-            label=f"{coefficient:.3f} [{low:.3f}, {high:.3f}] · {name} {intercept:+.4f}",
-        )
+        label = f"{coefficient:.3f} [{low:.3f}, {high:.3f}] · {name} {intercept:+.4f}"
+        panel.plot(rate, coefficient * rate + intercept, style, color="black", label=label)
         panel.plot([], [], marker, color="0.5", label=f"measured, against {name}")
     panel.plot(rate, rate, color="0.6", linewidth=0.8, label="equal")
     panel.set(xlabel="predicted rate (1/step)", ylabel="slope of ln‖uₙ‖∞ (1/step)")
@@ -151,8 +140,8 @@ def _ratios(panel, data, mappable):
 
 
 def _larger_eps(panel, data, mappable):
-    eps = json.loads(data.attrs["config"])["contrast_eps"]
-    return _contrast(panel, data, mappable, "contrast_eps", f"ε = {eps:g}")
+    label = f"ε = {_config(data)['contrast_eps']:g}"
+    return _contrast(panel, data, mappable, "contrast_eps", label)
 
 
 def _float32(panel, data, mappable):
@@ -160,32 +149,22 @@ def _float32(panel, data, mappable):
 
 
 def _contrast(panel, data, mappable, name: str, label: str) -> str:
-    C = data.C[data.contrast]
-    _curves(panel, data.contrast_stored, C, mappable)
-    _curves(panel, data[name], C, mappable, linestyle="--")
-    eps = json.loads(data.attrs["config"])["eps"]
+    shades, step = mappable.to_rgba(data.C[data.contrast]), data.contrast_step
+    curves(panel, step, data.contrast_stored, shades)
+    curves(panel, step, data[name], shades, linestyle="--")
     styles = {
-        f"r.m.s. stored, ε = {eps:g}": {"color": "0.5"},
+        f"r.m.s. stored, ε = {_config(data)['eps']:g}": {"color": "0.5"},
         label: {"color": "0.5", "linestyle": "--"},
     }
-    _max_update_axes(panel, styles, "upper left")
+    panel.set(**UPDATES)
+    plotting.legend_of(panel, styles, loc="upper left")
     return f"what breaks it: {label}"
+
+
+def _config(data: xr.Dataset) -> Mapping[str, float]:
+    return json.loads(data.attrs["config"])
 
 
 def _steps(data: xr.Dataset, window: str) -> str:
     first, last = data.window_ends.sel(window=window).values
     return f"{first} ≤ n ≤ {last}"
-
-
-def _max_update_axes(panel, styles: Mapping[str, Mapping[str, str]], corner: str) -> None:
-    panel.set(yscale="log", xlabel="step n", ylabel="‖uₙ‖∞ (learning rates)")
-    plotting.legend_of(panel, styles, loc=corner)
-
-
-def _curves(panel, values: xr.DataArray, C: xr.DataArray, mappable, **style) -> None:
-    """Draw a line for each point, the median over seeds, colored by its C."""
-    seed = next(dim for dim in values.dims if "seed" in str(dim))
-    for line, c in zip(values.median(seed).values, C.values, strict=True):
-        panel.plot(
-            values[values.dims[-1]], line, color=mappable.to_rgba(c), **{"linewidth": 1.0, **style}
-        )

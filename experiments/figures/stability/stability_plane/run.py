@@ -13,7 +13,7 @@ import xarray as xr
 
 from experiments.core.config import FigureConfig, check_least, require
 from experiments.core.run import Run
-from experiments.core.store import COORDINATES, labeled, named
+from experiments.core.store import COORDINATES, coordinates, labeled, over
 from kadam_jax import exact_growth_rate, level_curve, normal_curve, stability_coefficient
 
 
@@ -48,53 +48,49 @@ class Config(FigureConfig):
 def compute(config: Config, run: Run) -> xr.Dataset:
     """Compute the curves, and C and the exact growth rate at a grid's cell centers, in float64."""
     del run
+    plane, level, normal = ("b2", "b1"), ("level", "point"), ("curve", "point")
     with jax.enable_x64(True):
         centers = (jnp.arange(config.num_grid, dtype=float) + 0.5) / config.num_grid
         gamma_by_beta = (centers[None, :], centers[:, None])
+        C, growth = stability_coefficient(*gamma_by_beta), exact_growth_rate(*gamma_by_beta)
         level_b1, level_b2 = level_curve(np.array(config.levels), config.num_curve)
-        through_b1, through_b2 = np.array(config.normals_through).T
-        normal_b1, normal_b2 = normal_curve(
-            through_b1, through_b2, config.num_curve, direction="both"
-        )
-        boundary_b1 = jnp.linspace(0.0, 1.0, config.num_curve + 2)[1:-1]
-        plane, level, normal = ("b2", "b1"), ("level", "point"), ("curve", "point")
+        through = np.array(config.normals_through).T
+        normal_b1, normal_b2 = normal_curve(*through, config.num_curve, direction="both")
         normal_C = stability_coefficient(normal_b1, normal_b2)
-        default_C = stability_coefficient(0.9, 0.999)
-        data = {
-            "C": (plane, stability_coefficient(*gamma_by_beta), *COORDINATES["C"]),
-            "exact_growth_rate": (
-                plane,
-                exact_growth_rate(*gamma_by_beta),
-                "growth rate of the exact bound, max(0, ln(γ/√β))",
-                "1/step",
-            ),
-            "level_b1": (level, level_b1, "γ on the level curve C = level"),
-            "level_b2": (level, level_b2, "β on the level curve C = level"),
-            "normal_b1": (normal, normal_b1, "γ on a normal curve"),
-            "normal_b2": (normal, normal_b2, "β on a normal curve"),
-            "normal_C": (normal, normal_C, "C on a normal curve"),
-            "normal_angle": (
-                ("curve", "chord"),
-                _angle_to_gradient(normal_b1, normal_b2),
-                "angle between a chord of a normal curve and the gradient of C",
-                "degree",
-            ),
-            "boundary_b1": ("point", boundary_b1, "γ on the exact boundary γ² = β"),
-            "boundary_b2": ("point", boundary_b1**2, "β on the exact boundary γ² = β"),
-            "default_C": ((), default_C, "C at the usual (β, γ) = (0.999, 0.9)"),
+        angle = _angle_to_gradient(normal_b1, normal_b2)
+        usual_C = stability_coefficient(0.9, 0.999)
+        b1 = jnp.linspace(0.0, 1.0, config.num_curve + 2)[1:-1]
+        boundary = {
+            "boundary_b1": (b1, "γ on the exact boundary γ² = β"),
+            "boundary_b2": (b1**2, "β on the exact boundary γ² = β"),
         }
-        dataset = xr.Dataset(
-            {
-                name: named((dims, np.asarray(array)), *label)
-                for name, (dims, array, *label) in data.items()
-            },
-            coords={
-                "b1": np.asarray(centers),
-                "b2": np.asarray(centers),
-                "level": named(("level", np.array(config.levels, float)), "C"),
-            },
+    in_plane = {
+        "C": (C, *COORDINATES["C"]),
+        "exact_growth_rate": (growth, "growth rate of the exact bound, max(0, ln(γ/√β))", "1/step"),
+    }
+    on_levels = {
+        "level_b1": (level_b1, "γ on the level curve C = level"),
+        "level_b2": (level_b2, "β on the level curve C = level"),
+    }
+    on_normals = {
+        "normal_b1": (normal_b1, "γ on a normal curve"),
+        "normal_b2": (normal_b2, "β on a normal curve"),
+        "normal_C": (normal_C, "C on a normal curve"),
+    }
+    chord = (angle, "angle between a chord of a normal curve and the gradient of C", "degree")
+    usual = {"default_C": (usual_C, "C at the usual (β, γ) = (0.999, 0.9)")}
+    axes = {"b1": np.asarray(centers), "b2": np.asarray(centers)}
+    return labeled(
+        xr.Dataset(
+            over(plane, in_plane)
+            | over(level, on_levels)
+            | over(normal, on_normals)
+            | over(("curve", "chord"), {"normal_angle": chord})
+            | over("point", boundary)
+            | over((), usual),
+            axes | coordinates(level=(np.array(config.levels, float), "C")),
         )
-    return labeled(dataset)
+    )
 
 
 def _angle_to_gradient(b1: jax.Array, b2: jax.Array) -> jax.Array:

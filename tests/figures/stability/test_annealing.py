@@ -133,7 +133,7 @@ CONTRACT = Contract(
     made_up=synthetic,
     cases={
         "annealed-max-update-very-small": ({}, {"grows": True}, {"spread": 4.0}),
-        "annealed-generalisation-not-good": ({}, {"gap": 0.05}, {"gap": 0.1, "spread": 0.5}),
+        "annealed-generalization-not-good": ({}, {"gap": 0.05}, {"gap": 0.1, "spread": 0.5}),
     },
     patches=SMALL_NETWORK,
 )

@@ -2,6 +2,7 @@
 
 from experiments.core.figure import Figure
 from experiments.core.questions import GENERALIZATION
+from experiments.figures.stability import NETWORK
 from experiments.figures.stability.annealing import claims, plot
 from experiments.figures.stability.annealing.run import Config, compute
 from experiments.training.config import LAPTOP_MINIMUM, LAPTOP_MODEL, SMOKE_MODEL
@@ -11,19 +12,16 @@ FIGURE = Figure(
     title="Annealing the learning rate by the growth that C predicts",
     paper="Fig. 14",
     question=GENERALIZATION,
-    caption="Does the learning rate η_n = η₀e^(-sn|C|/2), with the paper's s = 1 and with a "
-    "smaller s, correct the growth in B₋? nanoGPT ({model.num_layers} layers, width {model.width}, "
-    "context {model.context}, vocabulary {model.vocab_size}) is trained on bytes of the {corpus} "
-    "corpus by Adam with batch size {batch}, {num_seeds} seeds and {num_steps} steps, at (β, γ) = "
-    "(0.999, 0.9) and at the last of {num_curve} points, uniform in arc length, on the normal "
-    "curve through it. In (a) to (c) the annealing multiplies a constant η₀ = {learning_rate:g}; "
-    "in (d) and (e) it multiplies a linear warm-up of {warmup_steps} steps and a cosine from "
-    "{learning_rate:g} to {final_rate:g} times that. (a) ‖uₙ‖∞ and (b) ‖θₙ₊₁-θₙ‖∞/η₀, medians over "
-    "seeds, without annealing (dashed) and with s = 1, and Theorem 1's bound on the latter at two "
-    "points, which annealing makes constant except for its bias correction; (c) slope of ln "
-    "‖θₙ₊₁-θₙ‖∞ for {slope_first} ≤ n ≤ {slope_last}, median and range over seeds; (d) test loss, "
-    "median over seeds, for s = 1, for the usual point, and for the last point without annealing; "
-    "(e) the lowest test loss, mean with 95% interval over seeds; (f) the points.",
+    caption=NETWORK
+    + ", at (β, γ) = (0.999, 0.9) and at the last of {num_curve} points, uniform in "
+    "arc length, on the normal curve through it. The learning rate is e^(-sn|C|/2) times a "
+    "constant η₀ = {learning_rate:g} in (a) to (c), and times a linear warm-up of {warmup_steps} "
+    "steps and a cosine from {learning_rate:g} to {final_rate:g} times that in (d) and (e). (a) "
+    "‖uₙ‖∞ and (b) ‖θₙ₊₁-θₙ‖∞/η₀, medians over seeds, without annealing (dashed) and with the "
+    "paper's s = 1, and Theorem 1's bound on the latter at two points. (c) The slope of ln "
+    "‖θₙ₊₁-θₙ‖∞ for {slope_first} ≤ n ≤ {slope_last}, median and range over seeds. (d) Test loss, "
+    "median over seeds; (e) the lowest test loss, mean with 95% interval over seeds; (f) the "
+    "points.",
     presets={
         "smoke": Config(
             model=SMOKE_MODEL,

@@ -17,27 +17,29 @@ from jax.typing import ArrayLike
 from experiments.core.config import check_least, require
 from experiments.core.run import Run
 from experiments.core.stats import means_over_seeds
-from experiments.core.store import labeled, named
+from experiments.core.store import COORDINATES, coordinates, labeled, over
 from experiments.figures.stability.kadam_stability.worst_cases import (
     constructed_updates,
     last_stage_bounds,
 )
 from experiments.figures.stability.max_updates import (
-    GIVEN,
+    BOUNDS,
     GROWING,
+    Member,
     growth_slopes,
     largest_ratio,
     theory,
     trajectories,
+    usual_curve,
 )
 from experiments.training.config import TrainingConfig
 from experiments.training.tasks import Task, language_task
 from experiments.training.train import train_member
-from kadam_jax import grid, normal_curve, points, record_max_update, scale_by_adaptive_normalization
+from kadam_jax import grid, points, record_max_update, scale_by_adaptive_normalization
 
 STAGES = (1, 2, 3)
 
-MemberFunction = Callable[[Mapping[str, jax.Array]], dict[str, jax.Array]]
+MemberFunction = Callable[[Member], dict[str, jax.Array]]
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class Config(TrainingConfig):
     @property
     def points(self) -> tuple[np.ndarray, np.ndarray]:
         """γ and β of the trained points, float32."""
-        b1, b2 = (np.asarray(b, np.float32) for b in normal_curve(*GIVEN, self.num_curve))
+        b1, b2 = usual_curve(self.num_curve)
         num_inside = int((2 / b1 - 1 / b2 - 1 > 0).sum())
         stable = np.arange(self.num_stable) * num_inside // self.num_stable
         chosen = np.r_[stable, self.num_curve - self.num_unstable : self.num_curve]
@@ -103,8 +105,7 @@ def compute(config: Config, run: Run) -> xr.Dataset:
     dead_members = grid(k=STAGES, seed=range(config.dead_seeds))
 
     def sweep(name, fn, members):
-        arrays = run.sweep(name, fn, members, chunk_size=config.chunk_size)
-        return {key: x.reshape(*members.shape, -1) for key, x in arrays.items()}
+        return run.sweep(name, fn, members, chunk_size=config.chunk_size, grid_shape=True)
 
     trained = sweep("training", training_member(config, task), members)
     dead = sweep("dying", dying_member(config), dead_members)
@@ -176,102 +177,78 @@ def dying_member(config: Config) -> MemberFunction:
 def analyze(
     config: Config, trained: Mapping[str, np.ndarray], dead: np.ndarray, constructed: np.ndarray
 ) -> xr.Dataset:
-    """Compare each number of stages with its last stage's bound.
+    """Return the figure's dataset: each number of stages and its last stage's bound.
 
     Args:
       config: The configuration, which determines the points.
       trained: `max_update` and `loss`, shape (num_k, num_points, num_seeds, num_steps).
       dead: ‖u_n‖∞ on dying gradients, shape (num_k, dead_seeds, dead_steps).
       constructed: From `constructed_updates`, shape (num_k, num_worst_points, num_lengths).
-
-    Returns:
-      The figure's dataset.
     """
-    b1, b2 = config.points
+    (b1, b2), updates = config.points, trained["max_update"]
     predicted = theory(b1, b2, config.num_steps)
-    exact, paper = predicted["log_exact_bound"], predicted["log_paper_bound"]
-    updates = trained["max_update"]
-    dead_b1, dead_b2 = np.array(config.dead_point)[:, None]
-    dead_theory = theory(dead_b1, dead_b2, config.dead_steps)
-    second_half = (config.dead_steps // 2, config.dead_steps - 1)
-    dead_slopes = growth_slopes(dead[None], dead_b1, dead_b2, second_half)[0]
-    worst_bound = last_stage_bounds(config.worst_lengths, *np.array(config.worst_points).T)
-    member, worst = ("k", "point", "seed"), ("worst_point", "length")
+    exact, paper = (
+        np.stack([largest_ratio(of_k, predicted[bound]) for of_k in updates]) for bound in BOUNDS
+    )
+    ratios = {
+        "exact_ratio": (exact, "largest max-update over the last stage's exact bound"),
+        "paper_ratio": (paper, "largest max-update over Theorem 3's bound"),
+        "log10_largest": (
+            np.log10(updates.max(-1)),
+            "log10 of the largest max-update",
+            "log10(learning rate)",
+        ),
+    }
+    k, worst, length = "k", "worst_point", "length"
     data = trajectories(config, b1, b2, predicted, trained, ("k", "point")).assign(
-        {
-            "exact_ratio": named(
-                (member, np.stack([largest_ratio(u, exact) for u in updates])),
-                "largest max-update over the last stage's exact bound",
-            ),
-            "paper_ratio": named(
-                (member, np.stack([largest_ratio(u, paper) for u in updates])),
-                "largest max-update over Theorem 3's bound",
-            ),
-            "log10_largest": named(
-                (member, np.log10(updates.max(-1))),
-                "log10 of the largest max-update",
-                "log10(learning rate)",
-            ),
-            "dead_update": named(
-                (("k", "dead_seed", "dead_step"), dead),
-                "max-update ‖u_n‖∞ on dying gradients",
-                "learning rate",
-            ),
-            "dead_log_exact_bound": named(
-                ("dead_step", dead_theory["log_exact_bound"][0]),
-                "ln of the last stage's exact bound",
-                "ln(learning rate)",
-            ),
-            "dead_growth": named(
-                (("k", "dead_seed"), dead_slopes / dead_theory["exact_rate"]),
-                "slope of ln ‖u_n‖∞ in the second half, over ln(γ/√β)",
-            ),
-            "constructed": named(
-                (("k", *worst), constructed),
-                "update at the last constructed gradient",
-                "learning rate",
-            ),
-            "worst_bound": named(
-                (worst, worst_bound),
-                "exact supremum of the last stage at that step",
-                "learning rate",
-            ),
-            "constructed_ratio": named(
-                (("k", *worst), constructed / worst_bound),
-                "update at the last constructed gradient over the last stage's supremum",
-            ),
-        }
+        over((k, "point", "seed"), ratios) | _dying(config, dead)
     )
-    data = data.assign_coords(
-        {
-            "k": named(("k", list(STAGES)), "number of stages"),
-            "dead_seed": named(("dead_seed", np.arange(config.dead_seeds)), "seed of the noise"),
-            "dead_step": named(
-                ("dead_step", np.arange(config.dead_steps)),
-                "optimizer steps done before, n",
-                "step",
-            ),
-            "length": named(
-                ("length", np.array(config.worst_lengths)),
-                "number N of constructed gradients",
-                "step",
-            ),
-            "worst_b1": named(
-                ("worst_point", np.array(config.worst_points)[:, 0]),
-                "γ of every stage for the constructed gradients",
-            ),
-            "worst_b2": named(
-                ("worst_point", np.array(config.worst_points)[:, 1]),
-                "β of every stage for the constructed gradients",
-            ),
-        }
+    points = np.array(config.worst_points).T
+    bound = last_stage_bounds(config.worst_lengths, *points)
+    at_last = "update at the last constructed gradient"
+    driven = {
+        "constructed": (constructed, at_last, "learning rate"),
+        "constructed_ratio": (constructed / bound, f"{at_last} over the last stage's supremum"),
+    }
+    supremum = (bound, "exact supremum of the last stage at that step", "learning rate")
+    data = data.assign(
+        over((k, worst, length), driven) | over((worst, length), {"worst_bound": supremum})
     )
+    where = "of every stage for the constructed gradients"
+    decays = {"worst_b1": (points[0], f"γ {where}"), "worst_b2": (points[1], f"β {where}")}
+    axes = coordinates(
+        k=(STAGES, "number of stages"),
+        dead_seed=(np.arange(config.dead_seeds), "seed of the noise"),
+        dead_step=(np.arange(config.dead_steps), *COORDINATES["step"]),
+        length=(config.worst_lengths, "number N of constructed gradients", "step"),
+    )
+    data = data.assign_coords(axes | over(worst, decays))
     return labeled(data.assign(_numbers(data)))
 
 
-def _numbers(data: xr.Dataset) -> dict[str, xr.DataArray]:
+def _dying(config: Config, dead: np.ndarray) -> dict[str, xr.Variable]:
+    """Return the max-updates on dying gradients, their bound and their growth."""
+    b1, b2 = np.array(config.dead_point)[:, None]
+    predicted = theory(b1, b2, config.dead_steps)
+    second_half = (config.dead_steps // 2, config.dead_steps - 1)
+    growth = growth_slopes(dead[None], b1, b2, second_half)[0] / predicted["exact_rate"]
+    update = (dead, "max-update ‖u_n‖∞ on dying gradients", "learning rate")
+    label = "ln of the last stage's exact bound"
+    bound = (predicted["log_exact_bound"][0], label, "ln(learning rate)")
+    slope = (growth, "slope of ln ‖u_n‖∞ in the second half, over ln(γ/√β)")
+    return (
+        over(("k", "dead_seed", "dead_step"), {"dead_update": update})
+        | over("dead_step", {"dead_log_exact_bound": bound})
+        | over(("k", "dead_seed"), {"dead_growth": slope})
+    )
+
+
+def _numbers(data: xr.Dataset) -> dict[str, xr.DataArray | xr.Variable]:
     """Return the numbers that the report states."""
-    regions = {"b_plus": (data.C > 0, "C > 0"), "b_minus": (data.C <= GROWING, f"C ≤ {GROWING}")}
+    regions = {
+        "b_plus": (data.C > 0, "C > 0"),
+        "b_minus": (data.C <= GROWING, f"C ≤ {GROWING}"),
+    }
     trained = {
         f"{region}_{k}": (
             data.log10_largest.sel(k=k).isel(point=chosen.values).median("point"),
@@ -282,17 +259,17 @@ def _numbers(data: xr.Dataset) -> dict[str, xr.DataArray]:
         for region, (chosen, condition) in regions.items()
     }
     numbers = means_over_seeds(trained)
+    last = data.isel(dead_step=-1, length=-1)
+    dead_label = "max-update at the last step with dead gradients, k = {}, median over seeds"
+    label = (
+        "update at the last constructed gradient over the last stage's bound, k = {}, longest "
+        "sequences, smallest of all points"
+    )
     for k in STAGES:
-        last = data.dead_update.sel(k=k).isel(dead_step=-1)
-        numbers[f"dead_{k}"] = named(
-            last.median(),
-            f"max-update at the last step with dead gradients, k = {k}, median over seeds",
-            "learning rates",
-        )
-        numbers[f"constructed_{k}"] = named(
-            data.constructed_ratio.sel(k=k).isel(length=-1).min(),
-            f"update at the last constructed gradient over the last stage's bound, k = {k}, "
-            "longest sequences, smallest of all points",
-            "1",
-        )
+        dead, ratio = last.dead_update.sel(k=k).median(), last.constructed_ratio.sel(k=k).min()
+        rows = {
+            f"dead_{k}": (dead, dead_label.format(k), "learning rates"),
+            f"constructed_{k}": (ratio, label.format(k)),
+        }
+        numbers |= over((), rows)
     return numbers

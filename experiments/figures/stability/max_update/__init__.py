@@ -2,6 +2,7 @@
 
 from experiments.core.figure import Figure
 from experiments.core.questions import UPDATES_BOUNDED
+from experiments.figures.stability import NETWORK
 from experiments.figures.stability.max_update import claims, plot
 from experiments.figures.stability.max_update.run import LATE, Config, compute
 from experiments.training.config import LAPTOP_MINIMUM, LAPTOP_MODEL, SMOKE_MODEL
@@ -17,19 +18,17 @@ FIGURE = Figure(
         "growth-starts-at-the-boundary",
         "late-slope-is-half-c",
     ),
-    caption="nanoGPT ({model.num_layers} layers, width {model.width}, context {model.context}, "
-    "vocabulary {model.vocab_size}) is trained on bytes of the {corpus} corpus, most of which "
-    "never occur, by Adam at a constant learning rate of {learning_rate:g} with batch size "
-    "{batch}, {num_seeds} seeds and {num_steps} steps ({contrast_steps} in (c) and (d) of the "
-    "second page). The points are (β, γ) = (0.999, 0.9) and the last of {num_curve} points, "
-    "uniform in arc length, on the normal curve through it. First page: (a, b) ‖uₙ‖∞; (c) slope of "
-    "its logarithm by least squares, the bias correction divided out, for {slope_first} ≤ n ≤ "
-    "{slope_last} and around the paper's n = 1000; (d) the points; (e) the share of dead "
-    "gradients, without which nothing grows; (f) the loss; (e) and (f) are running medians. Second "
-    "page: (a) the fitted relation to both predicted rates, with intervals from a bootstrap over "
-    "points and seeds; (b) slopes over each prediction; and two changes that break the picture: "
-    "(c) ε = {contrast_eps:g} in place of {eps:g} and (d) optax.scale_by_adam, whose float32 "
-    "second moment underflows.",
+    caption=NETWORK
+    + " ({contrast_steps} in (c) and (d) of the second page) at a constant learning "
+    "rate of {learning_rate:g}; most bytes never occur. The points are (β, γ) = (0.999, 0.9) and "
+    "the last of {num_curve} points, uniform in arc length, on the normal curve through it. First "
+    "page: (a, b) ‖uₙ‖∞; (c) slope of its logarithm by least squares, the bias correction divided "
+    "out, for {slope_first} ≤ n ≤ {slope_last} and around the paper's n = 1000; (d) the points; "
+    "(e) the share of dead gradients, without which nothing grows, and (f) the loss, as running "
+    "medians. Second page: (a) the fitted relation to both predicted rates, with intervals from a "
+    "bootstrap over points and seeds; (b) slopes over each prediction. Two changes break the "
+    "picture: (c) ε = {contrast_eps:g} in place of {eps:g}, and (d) optax.scale_by_adam, whose "
+    "float32 second moment underflows.",
     presets={
         "smoke": Config(
             model=SMOKE_MODEL,

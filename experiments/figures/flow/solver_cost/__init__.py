@@ -11,20 +11,18 @@ FIGURE = Figure(
     title="The cost of a solution of the flow: error versus gradients",
     paper="not in the paper",
     question=FLOW_FOLLOWS_ADAM,
-    caption="The error of each way to solve the flow, which is its distance from the converged "
-    "solution at the end over the displacement from the start, versus gradients per step, "
-    "{num_seeds} seeds: (a) a ten-parameter quadratic with the same gradient function at every "
-    "step and (b) a logistic regression with 16 new examples at each of {small_steps} steps, "
+    caption="Distance from the converged solution at the end, over the displacement from the "
+    "start, versus gradients per step, {num_seeds} seeds, all in float64. (a) A ten-parameter "
+    "quadratic and (b) a logistic regression with 16 new examples at each of {small_steps} steps, "
     "learning rate {small_rate:g}; (c) nanoGPT ({model.num_layers} layers, width {model.width}, "
     "{corpus} corpus, batch size {batch}, without dropout) over {num_steps} steps, learning rate "
-    "{learning_rate:g}; (d) the slopes of ln error over ln K, all K; γ = {b1:g}, β = {b2:g}, all "
-    "in float64. The converged solution is the exponential integrator's with K = {small_reference} "
-    "in (a) and (b) and {reference} in (c); panels are gray below its own error, estimated for "
-    "order 2. The dotted line is the error of the paper's Euler scheme with K = {goal}; titles "
-    "state the fewest gradients per step with which the exponential integrator's error is no "
-    "larger. Dashed lines are diffrax's methods with even substeps in t, where the √t of u at the "
-    "start of a minibatch limits them to order 1.5; in x, where t = (n + x²)η, their order is "
-    "higher.",
+    "{learning_rate:g}; (d) slopes of ln error over ln K; γ = {b1:g}, β = {b2:g}. The converged "
+    "solution is the exponential integrator's with K = {small_reference} in (a) and (b) and "
+    "{reference} in (c); panels are gray below its own error, estimated for order 2. The dotted "
+    "line is the error of the paper's Euler scheme with K = {goal}; titles state the fewest "
+    "gradients with which the exponential integrator does as well. Dashed lines are diffrax's "
+    "methods with even substeps in t, where u's √t at the start of a minibatch limits them to "
+    "order 1.5; solid ones have them in x, where t = (n + x²)η.",
     presets={
         "smoke": Config(
             model=SMOKE_MODEL,

@@ -21,7 +21,7 @@ import xarray as xr
 from experiments.core.config import check_least, check_rising, require
 from experiments.core.run import Run
 from experiments.core.stats import means_over_seeds
-from experiments.core.store import labeled, named
+from experiments.core.store import COORDINATES, coordinates, labeled, over
 from experiments.figures.flow.solver_cost.problems import (
     FlowProblem,
     by_diffrax,
@@ -184,20 +184,16 @@ def compute(config: Config, run: Run) -> xr.Dataset:
 
 
 def analyze(config: Config, found: Mapping[str, Mapping[str, np.ndarray]]) -> xr.Dataset:
-    """Compute orders, and how many gradients reach the goal.
+    """Return the figure's dataset: orders, and how many gradients reach the goal.
 
     Args:
       config: The configuration, which determines the runs.
       found: For each problem, what `errors` returns, seeds first.
-
-    Returns:
-      The figure's dataset; `run` numbers all methods' values of K.
     """
-    names, each = list(found), list(found.values())
+    problems, each = list(found), list(found.values())
     found = {key: np.stack([arrays[key] for arrays in each]) for key in each[0]}
     substeps = {name: np.array(getattr(config, m.substeps)) for name, m in METHODS.items()}
     gradients = {name: m.each * substeps[name] + m.once for name, m in METHODS.items()}
-    member = ("problem", "seed")
     goal = found["euler"][..., config.euler.index(config.goal)]
     reached = [
         np.where(found[name] <= goal[..., None], cost, np.inf).min(-1)
@@ -207,45 +203,41 @@ def analyze(config: Config, found: Mapping[str, Mapping[str, np.ndarray]]) -> xr
         -np.polyfit(np.log(each), np.log(found[name].reshape(-1, len(each)).T), 1)[0]
         for name, each in substeps.items()
     ]
+    errors = np.concatenate([found[name] for name in METHODS], -1)
+    error = (errors, "distance to the converged solution at the end, over displacement")
+    by_member = {
+        "reference_error": (
+            found["reference"],
+            "error of the converged solution itself, estimated",
+        ),
+        "goal_error": (goal, "error of Euler's scheme at the goal's K"),
+    }
+    fewest = "fewest gradients for the goal's error; infinite where no K reaches it"
+    order = "observed order, minus the slope of ln error over ln K"
+    by_solver = {
+        "fewest": (reached, fewest, "1/step"),
+        "order": (np.reshape(orders, (-1, *goal.shape)), order),
+    }
+    largest = (found["reference"].max(), "largest error of a converged solution")
+    methods = np.repeat(list(METHODS), [len(x) for x in substeps.values()])
+    by_run = {
+        "run": (np.arange(len(methods)), "number of the run"),
+        "run_solver": (methods, "method of the run"),
+        "substeps": (np.concatenate(list(substeps.values())), "substeps K per step"),
+        "gradients": (np.concatenate(list(gradients.values())), "gradients per step", "1/step"),
+    }
+    axes = coordinates(
+        problem=(problems, "problem that is minimized"),
+        seed=(np.array(config.seeds), *COORDINATES["seed"]),
+        solver=(list(METHODS), "method"),
+    )
+    member = ("problem", "seed")
     data = xr.Dataset(
-        {
-            "error": named(
-                ((*member, "run"), np.concatenate([found[name] for name in METHODS], -1)),
-                "distance to the converged solution at the end, over displacement",
-            ),
-            "reference_error": named(
-                (member, found["reference"]), "error of the converged solution itself, estimated"
-            ),
-            "largest_reference_error": named(
-                found["reference"].max(), "largest error of a converged solution"
-            ),
-            "goal_error": named((member, goal), "error of Euler's scheme at the goal's K"),
-            "fewest": named(
-                (("solver", *member), np.stack(reached)),
-                "fewest gradients for the goal's error; infinite where no K reaches it",
-                "1/step",
-            ),
-            "order": named(
-                (("solver", *member), np.reshape(orders, (-1, *goal.shape))),
-                "observed order, minus the slope of ln error over ln K",
-            ),
-        },
-        {
-            "problem": named(("problem", names), "problem that is minimized"),
-            "seed": np.array(config.seeds),
-            "solver": named(("solver", list(METHODS)), "method"),
-            "run": named(("run", np.arange(sum(map(len, substeps.values())))), "number of the run"),
-            "run_solver": named(
-                ("run", np.repeat(list(METHODS), [len(x) for x in substeps.values()])),
-                "method of the run",
-            ),
-            "substeps": named(
-                ("run", np.concatenate(list(substeps.values()))), "substeps K per step"
-            ),
-            "gradients": named(
-                ("run", np.concatenate(list(gradients.values()))), "gradients per step", "1/step"
-            ),
-        },
+        over((*member, "run"), {"error": error})
+        | over(member, by_member)
+        | over(("solver", *member), by_solver)
+        | over((), {"largest_reference_error": largest}),
+        axes | over("run", by_run),
     )
     exponential = data.sel(solver="exponential")
     columns = {
@@ -253,15 +245,9 @@ def analyze(config: Config, found: Mapping[str, Mapping[str, np.ndarray]]) -> xr
         "fewest": (exponential.fewest, "gradients that the exponential integrator needs", "1/step"),
         "order": (exponential.order, "order of the exponential integrator", "1"),
     }
-    numbers = means_over_seeds(
-        {
-            f"{key}_{problem}".replace(" ", "_"): (
-                values.sel(problem=problem),
-                f"{problem}: {label}",
-                units,
-            )
-            for problem in data.problem.values
-            for key, (values, label, units) in columns.items()
-        }
-    )
-    return labeled(data.assign(numbers))
+    stated = {
+        f"{key}_{name}".replace(" ", "_"): (values.sel(problem=name), f"{name}: {label}", units)
+        for name in problems
+        for key, (values, label, units) in columns.items()
+    }
+    return labeled(data.assign(means_over_seeds(stated)))

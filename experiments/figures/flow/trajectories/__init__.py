@@ -14,19 +14,17 @@ FIGURE = Figure(
     decided_by=("flow-tracks-adam-at-1e-4", "flow-tracks-adam-at-3e-4", "flow-tracks-adam-at-1e-3"),
     caption="nanoGPT ({model.num_layers} layers, width {model.width}, context {model.context}) is "
     "trained on the {corpus} corpus by Adam with (β, γ) = ({b2:g}, {b1:g}), batch size {batch}, "
-    "{num_seeds} seeds and no dropout, and the paper's differential equation is solved from the "
-    "same weights on the same minibatches, each held for a step. (a) {num_drawn} parameters chosen "
-    "at random, as in the paper, at its η = {learning_rate:g}, and (b) at the smallest η, one "
-    "seed. (c) Relative error over at most {num_measured} parameters chosen at random, median and "
-    "range over seeds, of the flow with the paper's bias correction, which is that of the discrete "
-    "averages, of the flow with the correction of its own averages (self-consistent), and of the "
-    "paper's flow outside the embedding, most of whose rows belong to tokens that never occur and "
-    "move as one; (d) the same versus η, after {compared_steps} steps and after equal times Nη, "
-    "with the medians of the regressed slopes. (e) Euler's method, which is the paper's solver, "
-    "and the exponential integrator of the other panels with {substeps} substeps, compared with "
-    "{reference_substeps} substeps, and the discrete run; (f) the distance between the flow and "
-    "the discrete run in the first steps, in learning rates. Second page: each drawn parameter of "
-    "one seed at η = {learning_rate:g}, named by its array.",
+    "{num_seeds} seeds and no dropout; the paper's flow starts from the same weights and sees the "
+    "same minibatches, each held for a step. (a) {num_drawn} random parameters of one seed at the "
+    "paper's η = {learning_rate:g} and (b) at the smallest η; the second page names their arrays. "
+    "(c) Relative error over up to {num_measured} random parameters, median and range over seeds, of the "
+    "flow with the paper's bias correction, of the flow with that of its own averages "
+    "(self-consistent), and of the paper's flow outside the embedding, most of whose rows belong "
+    "to tokens that never occur and move as one. (d) The same versus η, after {compared_steps} "
+    "steps and after equal times Nη. (e) Distances to the flow solved with {reference_substeps} "
+    "substeps: Euler's method, which is the paper's, the exponential integrator with {substeps} "
+    "substeps, and the discrete run; (f) the flow's distance to the discrete run in the first "
+    "steps.",
     presets={
         "smoke": Config(
             model=SMOKE_MODEL,

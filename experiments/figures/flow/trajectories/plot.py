@@ -58,14 +58,12 @@ def _trajectories(panel: axes.Axes, data: xr.Dataset, rate: float) -> str:
 
 
 def _errors(panel: axes.Axes, data: xr.Dataset) -> str:
-    lines = [("all", flow, line, label) for flow, (label, line) in FLOWS.items()]
-    lines.append(("rest", "paper", ":", "paper's, outside the embedding"))
     later = data.error.isel(step=slice(1, None))
-    for group, flow, line, label in lines:
-        for rate, color in _by_rate(data):
-            by_seed = later.sel(group=group, flow=flow, learning_rate=rate)
-            plotting.seed_band(panel, by_seed.step, by_seed, color=color, linestyle=line)
-        panel.plot([], [], line, color="0.3", label=label)
+    measured = later.sel(group="all")
+    for flow, (label, line) in FLOWS.items():
+        _by_rate(panel, measured.sel(flow=flow), line, label)
+    outside = later.sel(group="rest", flow="paper")
+    _by_rate(panel, outside, ":", "paper's, outside the embedding")
     _rate_labels(panel, data)
     panel.set(xscale="log", yscale="log", xlabel="step n", ylabel="relative error")
     plotting.legend_above(panel, 0.2, loc="upper right", ncols=2, fontsize=7)
@@ -100,15 +98,13 @@ def _solvers(panel: axes.Axes, data: xr.Dataset) -> str:
     discrete = data.error.sel(group="all", flow="paper", learning_rate=settings.learning_rate)
     discrete = discrete.sel(step=data.solver_step.values).isel(step=later)
     plotting.seed_band(panel, discrete.step, discrete, color="black", label="discrete run")
+    n = data.solver_step[later]
     colors = _colors("plasma", data.sizes["substeps"], 0.1, 0.8)
-    for by_seed, color in zip(data.euler_error, colors, strict=True):
-        label = f"Euler, K = {by_seed.substeps:d}"
-        style = {"color": color, "label": label}
-        plotting.seed_band(panel, data.solver_step[later], by_seed[:, later], **style)
-    label = f"exponential, {settings.substeps} substeps"
-    style = {"color": "tab:green", "linestyle": "--", "label": label}
-    exponential = data.exponential_error[:, later]
-    plotting.seed_band(panel, data.solver_step[later], exponential, **style)
+    for by_seed, color in zip(data.euler_error[..., later], colors, strict=True):
+        style = {"color": color, "label": f"Euler, K = {by_seed.substeps:d}"}
+        plotting.seed_band(panel, n, by_seed, **style)
+    style = {"label": f"exponential, {settings.substeps} substeps", "linestyle": "--"}
+    plotting.seed_band(panel, n, data.exponential_error[:, later], color="tab:green", **style)
     panel.set(yscale="log", xlabel="step n", ylabel="distance to the reference, relative")
     plotting.legend_above(panel, 0.2, loc="upper right", ncols=3, fontsize=7)
     return f"solvers, η = {settings.learning_rate:g}"
@@ -117,10 +113,7 @@ def _solvers(panel: axes.Axes, data: xr.Dataset) -> str:
 def _early(panel: axes.Axes, data: xr.Dataset) -> str:
     early = data.distance.sel(step=slice(EARLY_STEPS))
     for flow, (label, line) in FLOWS.items():
-        for rate, color in _by_rate(data):
-            by_seed = early.sel(flow=flow, learning_rate=rate)
-            plotting.seed_band(panel, by_seed.step, by_seed, color=color, linestyle=line)
-        panel.plot([], [], line, color="0.3", label=label)
+        _by_rate(panel, early.sel(flow=flow), line, label)
     _rate_labels(panel, data)
     panel.set(xlabel="step n", ylabel="root mean square of θ_discrete - θ_flow, in η")
     panel.set_ylim(bottom=0)
@@ -132,14 +125,19 @@ def _colors(name: str, num: int, first: float, last: float) -> list[tuple[float,
     return list(map(tuple, plotting.matplotlib.colormaps[name](np.linspace(first, last, num))))
 
 
-def _by_rate(data: xr.Dataset) -> list[tuple[float, tuple[float, ...]]]:
-    """Return learning rates and their colors."""
-    rates = data.learning_rate.values.tolist()
-    return list(zip(rates, _colors("viridis", len(rates), 0.85, 0), strict=True))
+def _by_rate(panel: axes.Axes, values: xr.DataArray, line: str, label: str) -> None:
+    """Draw medians and ranges over seeds, a color for each learning rate."""
+    for by_seed, color in zip(values, _rate_colors(values), strict=True):
+        plotting.seed_band(panel, by_seed.step, by_seed, color=color, linestyle=line)
+    panel.plot([], [], line, color="0.3", label=label)
+
+
+def _rate_colors(data: xr.Dataset | xr.DataArray) -> list[tuple[float, ...]]:
+    return _colors("viridis", data.sizes["learning_rate"], 0.85, 0)
 
 
 def _rate_labels(panel: axes.Axes, data: xr.Dataset) -> None:
-    for rate, color in _by_rate(data):
+    for rate, color in zip(data.learning_rate.values, _rate_colors(data), strict=True):
         panel.plot([], [], color=color, label=f"η = {rate:g}")
 
 

@@ -15,7 +15,7 @@ import xarray as xr
 from experiments.core.config import check_least, check_rising, require
 from experiments.core.run import Run
 from experiments.core.stats import medians_over_seeds
-from experiments.core.store import labeled, named
+from experiments.core.store import COORDINATES, coordinates, labeled, over
 from experiments.figures.flow.trajectories.distances import (
     GROUPS,
     flow_distances,
@@ -69,10 +69,8 @@ class Config(TrainingConfig):
         check_rising(learning_rates=rates)
         rule = f"learning_rate must be one of learning_rates={rates}"
         require(self.learning_rate in rates, rule, self.learning_rate)
-        rule = (
-            f"num_steps at the smallest of learning_rates={rates} must last at least as long as "
-            "one step at the largest"
-        )
+        rule = f"num_steps at the smallest of learning_rates={rates} must last at least as long as "
+        rule += "one step at the largest"
         require(min(self.steps_at_equal_time) >= 1, rule, self.num_steps)
         for name in ("compared_steps", "early_steps"):
             rule, steps = f"{name} must be from 1 to num_steps={most}", getattr(self, name)
@@ -107,18 +105,11 @@ def compute(config: Config, run: Run) -> xr.Dataset:
     """Run a sweep over learning rates and one over solvers, and `analyze` them."""
     task = language_task(config.model, run.corpus, config.batch)
 
+    names = ("num_drawn", "num_measured", "b1", "b2", "eps")
+    fields = {name: getattr(config, name) for name in names}
+
     def sweep(name, num_steps, solvers, center, rates):
-        fn = flow_distances(
-            task,
-            solvers,
-            center,
-            num_steps=num_steps,
-            num_drawn=config.num_drawn,
-            num_measured=config.num_measured,
-            b1=config.b1,
-            b2=config.b2,
-            eps=config.eps,
-        )
+        fn = flow_distances(task, solvers, center, num_steps=num_steps, **fields)
         members = grid(learning_rate=np.array(rates), seed=config.seeds)
         return run.sweep(name, fn, members, chunk_size=config.chunk_size, grid_shape=True)
 
@@ -136,7 +127,7 @@ def analyze(
     by_rate: Mapping[str, np.ndarray],
     by_solver: Mapping[str, np.ndarray],
 ) -> xr.Dataset:
-    """Compute trajectories, relative errors and what these depend on.
+    """Return the figure's dataset: trajectories, relative errors and what these depend on.
 
     Args:
       config: The configuration, which determines the members.
@@ -144,100 +135,88 @@ def analyze(
       by_rate: What `flow_distances` returns for `config.flows` with the discrete run as the center,
         each (num_rates, num_seeds, num_processes, ...).
       by_solver: The same for `config.solvers` with the reference as the center, one learning rate.
-
-    Returns:
-      The figure's dataset.
     """
-    rates, last = np.array(config.learning_rates), config.compared_steps
-    moved = np.moveaxis(by_rate["moved"], 2, 0)
+    steps = np.array(
+        [[config.compared_steps] * len(config.learning_rates), config.steps_at_equal_time]
+    )
+    compared = (steps, "optimizer steps done where learning rates are compared", "step")
+    groups = "parameters: all measured, measured ones outside the embedding, drawn"
+    kinds = "bias correction of the flow: the paper's, discrete, or self-consistent"
+    until = np.arange(config.compared_steps + 1)
+    axes = coordinates(
+        process=(["discrete", *FLOWS], "discrete run or flow"),
+        flow=(list(FLOWS), kinds),
+        group=(list(GROUPS), groups),
+        learning_rate=(np.array(config.learning_rates), "η"),
+        seed=(np.array(config.seeds), *COORDINATES["seed"]),
+        step=(np.arange(config.num_steps + 1), "optimizer steps done, n", "step"),
+        at=(["steps", "time"], "what is equal between learning rates"),
+        substeps=(np.array(config.euler_substeps), "Euler's substeps K in a step"),
+        solver_step=(until, "optimizer steps done, n, where solvers are compared", "step"),
+    )
+    leaf = over("parameter", {"leaf": (leaves, "array that holds a drawn parameter")})
+    data = xr.Dataset(
+        _of_rates(config, by_rate, steps) | _of_solvers(by_solver),
+        axes | leaf | over(("at", "learning_rate"), {"steps": compared}),
+    )
+    return labeled(data.assign(medians_over_seeds(_statistics(data))))
+
+
+def _of_rates(
+    config: Config, found: Mapping[str, np.ndarray], steps: np.ndarray
+) -> dict[str, xr.Variable]:
+    """Return distances to the discrete run, and how they depend on the learning rate.
+
+    Args:
+      config: The configuration.
+      found: `analyze`'s `by_rate`.
+      steps: Where learning rates are compared, shape (2, num_rates).
+    """
+    rates = np.array(config.learning_rates)
     distance, displacement = (
-        by_rate[key].astype(float)[:, :, 1:].transpose(3, 2, 0, 1, 4)  # all but the discrete run
+        found[key].astype(float)[:, :, 1:].transpose(3, 2, 0, 1, 4)  # all but the discrete run
         for key in ("distance", "displacement")
     )
     error = _ratio(distance, displacement)  # (num_groups, num_flows, num_rates, num_seeds, steps)
-    steps = np.array([np.full(len(rates), last), config.steps_at_equal_time])
     compared = error[..., np.arange(len(rates)), :, steps]
+    order = _slope(np.log(rates), np.log(compared))
     early = distance[0, ..., config.early_steps]
-    to_reference, of_solvers = (
-        by_solver[key].astype(float)[0, :, :, 0].swapaxes(0, 1)
-        for key in ("distance", "displacement")
+    moved = (np.moveaxis(found["moved"], 2, 0), "θ - θ_0 of a drawn parameter")
+    label = "root mean square of θ_discrete - θ_flow"
+    apart = (distance[0] / rates[:, None, None], label, "learning rate")
+    relative = (error, "‖θ_discrete - θ_flow‖ / ‖θ_flow - θ_0‖")
+    equal = (compared, "relative error after equal numbers of steps or equal times")
+    slope = (order, "slope of log(relative error) over log η")
+    label = "distance of the self-consistent flow over that of the paper's, after early_steps"
+    member = ("learning_rate", "seed")
+    return (
+        over(("process", *member, "step", "parameter"), {"moved": moved})
+        | over(("flow", *member, "step"), {"distance": apart})
+        | over(("group", "flow", *member, "step"), {"error": relative})
+        | over(("at", "learning_rate", "group", "flow", "seed"), {"compared": equal})
+        | over(("at", "group", "flow", "seed"), {"order": slope})
+        | over(member, {"early_ratio": (early[1] / early[0], label)})
     )
-    to_reference = _ratio(to_reference, of_solvers[1])  # (num_processes, num_seeds, steps)
-    to_discrete, _, of_exponential, *of_euler = to_reference
-    of_flow = ("flow", "learning_rate", "seed")
-    data = xr.Dataset(
-        {
-            "moved": named(
-                (("process", "learning_rate", "seed", "step", "parameter"), moved),
-                "θ - θ_0 of a drawn parameter",
-            ),
-            "distance": named(
-                ((*of_flow, "step"), distance[0] / rates[:, None, None]),
-                "root mean square of θ_discrete - θ_flow",
-                "learning rate",
-            ),
-            "error": named(
-                (("group", *of_flow, "step"), error), "‖θ_discrete - θ_flow‖ / ‖θ_flow - θ_0‖"
-            ),
-            "compared": named(
-                (("at", "learning_rate", "group", "flow", "seed"), compared),
-                "relative error after equal numbers of steps or equal times",
-            ),
-            "order": named(
-                (("at", "group", "flow", "seed"), _slope(np.log(rates), np.log(compared))),
-                "slope of log(relative error) over log η",
-            ),
-            "early_ratio": named(
-                (of_flow[1:], early[1] / early[0]),
-                "distance of the self-consistent flow over that of the paper's, after early_steps",
-            ),
-            "exponential_error": named(
-                (("seed", "solver_step"), of_exponential),
-                "distance of the exponential integrator to the reference over ‖θ_flow - θ_0‖",
-            ),
-            "euler_error": named(
-                (("substeps", "seed", "solver_step"), np.array(of_euler)),
-                "distance of Euler's method to the reference over ‖θ_flow - θ_0‖",
-            ),
-            "euler_over_distance": named(
-                (("substeps", "seed"), (of_euler / to_discrete)[..., -1]),
-                "distance of Euler's method to the reference over the discrete run's, at the end",
-            ),
-        },
-        {
-            "process": named(("process", ["discrete", *config.flows]), "discrete run or flow"),
-            "flow": named(
-                ("flow", list(config.flows)),
-                "bias correction of the flow: the paper's, discrete, or self-consistent",
-            ),
-            "group": named(
-                ("group", list(GROUPS)),
-                "parameters: all measured, measured ones outside the embedding, drawn",
-            ),
-            "learning_rate": named(("learning_rate", rates), "η"),
-            "seed": np.array(config.seeds),
-            "step": named(
-                ("step", np.arange(config.num_steps + 1)), "optimizer steps done, n", "step"
-            ),
-            "leaf": named(("parameter", leaves), "array that holds a drawn parameter"),
-            "at": named(("at", ["steps", "time"]), "what is equal between learning rates"),
-            "steps": named(
-                (("at", "learning_rate"), steps),
-                "optimizer steps done where learning rates are compared",
-                "step",
-            ),
-            "substeps": named(
-                ("substeps", np.array(config.euler_substeps)), "Euler's substeps K in a step"
-            ),
-            "solver_step": named(
-                ("solver_step", np.arange(last + 1)),
-                "optimizer steps done, n, where solvers are compared",
-                "step",
-            ),
-        },
+
+
+def _of_solvers(found: Mapping[str, np.ndarray]) -> dict[str, xr.Variable]:
+    """Return the solvers' distances to the reference, from `analyze`'s `by_solver`."""
+    distance, displacement = (
+        found[key].astype(float)[0, :, :, 0].swapaxes(0, 1) for key in ("distance", "displacement")
     )
-    numbers = medians_over_seeds(_statistics(data))
-    return labeled(data.assign(numbers))
+    to_reference = _ratio(distance, displacement[1])  # (num_processes, num_seeds, steps)
+    discrete, _, exponential, *euler = to_reference
+    label = "distance of {} to the reference over {}"
+    moved, euler_name = "‖θ_flow - θ_0‖", "Euler's method"
+    last = label.format(euler_name, "the discrete run's, at the end")
+    errors = {"exponential_error": (exponential, label.format("the exponential integrator", moved))}
+    of_euler = {"euler_error": (euler, label.format(euler_name, moved))}
+    share = (np.array(euler) / discrete)[..., -1]
+    return (
+        over(("seed", "solver_step"), errors)
+        | over(("substeps", "seed", "solver_step"), of_euler)
+        | over(("substeps", "seed"), {"euler_over_distance": (share, last)})
+    )
 
 
 def _ratio(distance: np.ndarray, displacement: np.ndarray) -> np.ndarray:
@@ -253,40 +232,28 @@ def _slope(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
     """Return the numbers that the report states."""
-    last = data.solver_step[-1].item()
+    last, rates = data.solver_step[-1].item(), data.learning_rate.values
     compared, order = data.compared.sel(at="steps"), data.order.sel(group="all")
     stated = {
-        **{
-            f"{flow}_error_{group}_{rate:g}": (
-                compared.sel(flow=flow, group=group, learning_rate=rate),
-                f"{flow} flow, η = {rate:g}, {group}: relative error at n = {last}",
-            )
-            for flow in FLOWS
-            for group in GROUPS
-            for rate in data.learning_rate.values
-        },
-        **{
-            f"{flow}_order_{at}": (order.sel(at=at, flow=flow), f"{flow} flow: order in η, {what}")
-            for flow in FLOWS
-            for at, what in (("steps", "equal numbers of steps"), ("time", "equal times"))
-        },
-        **{
-            f"early_ratio_{rate:g}": (
-                data.early_ratio.sel(learning_rate=rate),
-                f"early distance, self-consistent over the paper's, η = {rate:g}",
-            )
-            for rate in data.learning_rate.values
-        },
-        **{
-            f"euler_{k}_over_distance": (
-                data.euler_over_distance.sel(substeps=k),
-                f"error of Euler's method, K = {k}, over the discrete run's distance at n = {last}",
-            )
-            for k in data.substeps.values
-        },
-        "solver_error": (
-            data.exponential_error[:, -1],
-            f"relative error of the exponential integrator at n = {last}",
-        ),
+        f"{flow}_error_{group}_{rate:g}": (
+            compared.sel(flow=flow, group=group, learning_rate=rate),
+            f"{flow} flow, η = {rate:g}, {group}: relative error at n = {last}",
+        )
+        for flow in FLOWS
+        for group in GROUPS
+        for rate in rates
     }
+    for flow in FLOWS:
+        for at, what in (("steps", "equal numbers of steps"), ("time", "equal times")):
+            label = f"{flow} flow: order in η, {what}"
+            stated[f"{flow}_order_{at}"] = (order.sel(at=at, flow=flow), label)
+    for rate in rates:
+        label = f"early distance, self-consistent over the paper's, η = {rate:g}"
+        stated[f"early_ratio_{rate:g}"] = (data.early_ratio.sel(learning_rate=rate), label)
+    for k in data.substeps.values:
+        label = f"error of Euler's method, K = {k}, over the discrete run's distance at n = {last}"
+        ratio = data.euler_over_distance.sel(substeps=k)
+        stated[f"euler_{k}_over_distance"] = (ratio, label)
+    label = f"relative error of the exponential integrator at n = {last}"
+    stated["solver_error"] = (data.exponential_error[:, -1], label)
     return {name: (*entry, "1") for name, entry in stated.items()}

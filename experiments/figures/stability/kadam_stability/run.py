@@ -245,10 +245,7 @@ def _dying(config: Config, dead: np.ndarray) -> dict[str, xr.Variable]:
 
 def _numbers(data: xr.Dataset) -> dict[str, xr.DataArray | xr.Variable]:
     """Return the numbers that the report states."""
-    regions = {
-        "b_plus": (data.C > 0, "C > 0"),
-        "b_minus": (data.C <= GROWING, f"C ≤ {GROWING}"),
-    }
+    regions = {"b_plus": (data.C > 0, "C > 0"), "b_minus": (data.C <= GROWING, f"C ≤ {GROWING}")}
     trained = {
         f"{region}_{k}": (
             data.log10_largest.sel(k=k).isel(point=chosen.values).median("point"),

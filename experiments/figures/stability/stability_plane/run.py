@@ -54,8 +54,10 @@ def compute(config: Config, run: Run) -> xr.Dataset:
         gamma_by_beta = (centers[None, :], centers[:, None])
         C, growth = stability_coefficient(*gamma_by_beta), exact_growth_rate(*gamma_by_beta)
         level_b1, level_b2 = level_curve(np.array(config.levels), config.num_curve)
-        through = np.array(config.normals_through).T
-        normal_b1, normal_b2 = normal_curve(*through, config.num_curve, direction="both")
+        through_b1, through_b2 = np.array(config.normals_through).T
+        normal_b1, normal_b2 = normal_curve(
+            through_b1, through_b2, config.num_curve, direction="both"
+        )
         normal_C = stability_coefficient(normal_b1, normal_b2)
         angle = _angle_to_gradient(normal_b1, normal_b2)
         usual_C = stability_coefficient(0.9, 0.999)

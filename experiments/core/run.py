@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -30,6 +30,7 @@ class Run:
     mesh: jax.sharding.Mesh | None
     store: ChunkStore
     images: Any = None
+    _swept: set[str] = field(default_factory=set, init=False, repr=False)
 
     def sweep(
         self,
@@ -55,7 +56,14 @@ class Run:
 
         Returns:
           `fn`'s dict, every array with the members stacked on a leading axis.
+
+        Raises:
+          ValueError: If this run already has a sweep of that name, whose chunks on disk would be
+            mistaken for those of this one.
         """
+        if name in self._swept:
+            raise ValueError(f"name={name!r} was already swept in this run; give it another name")
+        self._swept.add(name)
         num_members = len(next(iter(members.values())))
         chunk_size = chunk_size or num_members
         starts = range(0, num_members, chunk_size)

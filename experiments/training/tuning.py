@@ -68,7 +68,7 @@ Train = Callable[[str, Candidates, Sequence[int]], dict[str, np.ndarray]]
 def trainer(
     run: Run, name: str, fn: Callable[[Mapping[str, Any]], Mapping[str, Any]], chunk_size: int
 ) -> Train:
-    """Return a function that trains candidates with seeds, as sweeps of one program.
+    """Return a function that trains candidates with seeds, each stage as one sweep of its own name.
 
     Args:
       run: The figure's run.
@@ -76,16 +76,9 @@ def trainer(
       fn: Maps a member, including its `seed`, to its results.
       chunk_size: As in `Run.sweep`.
 
-    Returns:
-      The function; it raises ValueError for a stage that it has already trained, whose chunks on
-      disk it would mistake for the new ones.
     """
-    stages = set()
 
     def train(stage, candidates, seeds):
-        if stage in stages:
-            raise ValueError(f"stage={stage!r} of {name} was already trained; give it another name")
-        stages.add(stage)
         shape = next(iter(candidates.values())).shape
         columns = {key: np.ravel(column) for key, column in candidates.items()}
         found = run.sweep(

@@ -76,12 +76,3 @@ def test_a_trainer_gives_every_candidate_every_seed(tmp_path):
     found = train("all", candidates, [3, 5])["validation"]
     expected = 10 * candidates["a"] + candidates["b"]
     np.testing.assert_array_equal(found, expected[..., None] + 100 * np.array([3, 5]))
-
-
-def test_a_stage_is_trained_once(tmp_path):
-    """Otherwise it would get the chunks of the first time, whatever its candidates are."""
-    run = Run(None, None, ChunkStore(tmp_path))
-    train = trainer(run, "rates", lambda member: {"validation": member["a"]}, chunk_size=2)
-    train("tuning", {"a": np.arange(2.0)}, [0])
-    with pytest.raises(ValueError, match="stage='tuning' of rates was already trained"):
-        train("tuning", {"a": np.arange(2.0) + 1}, [0])

@@ -4,6 +4,10 @@ Exit codes: 0 done, 1 something is missing or damaged or training diverged, 2 ba
 and 143 SIGTERM. Figures keep their finished chunks, and the same command continues from them;
 `train` writes a checkpoint first, and continues with `--resume`.
 
+Arguments are parsed by argparse, fields of configurations (`--set`) by tyro: for arguments, tyro
+would frame its errors over up to ten lines, not say one sentence; answer `run NAME --help` before
+it has read NAME, so without the figure's fields; and add 0.2 s to `--help` and `list`.
+
 On Linux the process restarts itself with `GLIBC_TUNABLES=glibc.malloc.hugetlb=1`, unless that
 variable is set: every large temporary of a compiled program is fresh memory there, and with huge
 pages it causes far fewer page faults.
@@ -22,8 +26,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from experiments import bench, figures
+from experiments.core.config import PRESETS, override, print_help
 from experiments.core.errors import (
     ConfigError,
     DamagedFile,
@@ -39,7 +45,6 @@ if TYPE_CHECKING:
 
 PROG = "python -m experiments"
 INTERRUPTED = 130
-PRESETS = ("smoke", "laptop", "paper")
 TASKS = ("text", "images")
 LEAST_COLUMNS = 40
 """The narrowest terminal: tyro does not terminate if a word does not fit into its frames."""
@@ -71,9 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run_command(argv: Sequence[str] | None) -> int:
     """Return the exit code of one command; an error becomes a one-sentence message."""
     try:
-        _import_libraries()
         arguments = _parser().parse_args(argv)
-        arguments.command(arguments)
+        arguments.command.run(arguments)
     except SystemExit as stop:  # argparse and tyro have said why
         return stop.code if isinstance(stop.code, int) else 2
     except ConfigError as error:
@@ -129,48 +133,98 @@ def _import_libraries() -> None:
             raise Failed(f"{name} does not start: {error}; its settings are {settings}") from error
 
 
+class Command(NamedTuple):
+    """A command; its help is the first line of its function's docstring."""
+
+    run: Callable[[argparse.Namespace], None]
+    options: Sequence[str]
+    """Names in `OPTIONS`."""
+    defaults: Callable[[str, str], Any] | None
+    """`defaults(name, preset)` returns the configuration that `--set` changes."""
+
+
+COMMANDS: dict[str, Command] = {}
+PROCESSES = ("--distributed", "--coordinator", "--num-processes", "--process-id")
+"""Options of commands that several processes can run together."""
+
+
+def _command(*options: str, defaults: Callable[[str, str], Any] | None = None) -> Callable:
+    """Make a function `_name(arguments)` the command `name`."""
+
+    def register(function):
+        COMMANDS[function.__name__[1:]] = Command(function, options, defaults)
+        return function
+
+    return register
+
+
+def _figures() -> Mapping[str, Any]:
+    """Return all figures by name, for commands that import some of them."""
+    _import_libraries()
+    return figures.discover()
+
+
+def _benchmarks() -> Mapping[str, Any]:
+    _import_libraries()
+    return bench.discover()
+
+
+def _train_command() -> Any:
+    _import_libraries()
+    from experiments.train import command  # grain and orbax take a second
+
+    return command
+
+
+def _named(every: Mapping[str, Any], name: str) -> Any:
+    if name in every:
+        return every[name]
+    near = get_close_matches(name, every, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(every)}"
+    raise ConfigError(f"no {name!r}; {hint}")
+
+
+@_command()
 def _list(arguments: argparse.Namespace) -> None:
-    """Run `list`: print all figures and benchmarks."""
-    from experiments import bench, figures
-
+    """Show figures and benchmarks."""
     del arguments
-    for figure in figures.discover().values():
-        print(f"{figure.name:28} {figure.paper:18} {figure.title}")
-    for benchmark in bench.discover().values():
-        print(f"{'bench ' + benchmark.name:28} {'':18} {benchmark.title}")
+    for prefix, catalog in (("", figures.discover()), ("bench ", bench.discover())):
+        for name in catalog:
+            print(f"{prefix + name:22} {catalog.summary(name)}")
 
 
+@_command(
+    *("names", "--preset", "--set", "--results", "--devices", "--force", *PROCESSES),
+    defaults=lambda name, preset: _named(_figures(), name).presets[preset],
+)
 def _run(arguments: argparse.Namespace) -> None:
-    """Run `run NAME...`: compute and draw figures."""
-    from experiments import figures
-    from experiments.core.config import override
+    """Compute figures and draw them."""
+    every, preset = _figures(), arguments.preset
     from experiments.core.processes import from_first
     from experiments.reproduce.pipeline import place, run_figure
 
-    every = figures.discover()
     chosen = [_named(every, name) for name in arguments.names]
     configs = [
-        override(figure.presets[arguments.preset], arguments.set, f"{PROG} run {figure.name}")
+        override(figure.presets[preset], arguments.set, f"{PROG} run {figure.name}")
         for figure in chosen
     ]
     with _joined(arguments) as devices:
         for figure, config in zip(chosen, configs, strict=True):
-            where = place(arguments.results, figure, arguments.preset)
+            where = place(arguments.results, figure, preset)
             run_figure(where, config, devices, force=arguments.force)
             paths = where.dataset, *sorted(where.folder.glob("*.png"))
             from_first(partial(print, *paths, sep="\n"))
 
 
+@_command("names", "--preset", "--results", "--reissue", "--devices")
 def _commit(arguments: argparse.Namespace) -> None:
-    """Run `commit NAME...`: make datasets part of the code's own history."""
-    from experiments import figures
-    from experiments.reproduce.commit import commit  # needs scipy, as the report does
+    """Make these datasets the ones that come with the code."""
+    every, results = _figures(), arguments.results
+    from experiments.reproduce.commit import commit
     from experiments.reproduce.pipeline import place
     from experiments.reproduce.reissue import reissue
 
-    every = figures.discover()
-    results, preset = arguments.results, arguments.preset
-    places = [place(results, _named(every, name), preset) for name in arguments.names]
+    places = [place(results, _named(every, name), arguments.preset) for name in arguments.names]
     if arguments.reissue is None:
         paths = map(commit, places)
     else:
@@ -185,26 +239,27 @@ def _other_presets(arguments: argparse.Namespace) -> str:
     return f"; there is {' and '.join(found)}: give --preset" if found else "; run it first"
 
 
+@_command("names", "--preset", "--results")
 def _plot(arguments: argparse.Namespace) -> None:
-    """Run `plot NAME...`: redraw from the dataset on disk."""
-    from experiments import figures
+    """Redraw figures from their datasets."""
+    every = _figures()
     from experiments.reproduce.pipeline import place, redraw
 
     for name in arguments.names:
-        where = place(arguments.results, _named(figures.discover(), name), arguments.preset)
+        where = place(arguments.results, _named(every, name), arguments.preset)
         if not where.shown.exists():
             raise FileNotFoundError(f"{where.dataset} does not exist{_other_presets(arguments)}")
         for path in redraw(where):
             print(path)
 
 
+@_command("--preset", "--results")
 def _report(arguments: argparse.Namespace) -> None:
-    """Run `report`: write the page from what is on disk."""
-    from experiments import figures
+    """Write the report from what is on disk."""
+    every, preset = _figures(), arguments.preset
     from experiments.reproduce.pipeline import place
     from experiments.reproduce.report import write_report
 
-    every, preset = figures.discover(), arguments.preset
     if not any(place(arguments.results, f, preset).shown.exists() for f in every.values()):
         raise FileNotFoundError(
             f"{arguments.results} has no dataset of preset {preset}{_other_presets(arguments)}"
@@ -213,14 +268,14 @@ def _report(arguments: argparse.Namespace) -> None:
     print(write_report(arguments.results, every, preset))
 
 
+@_command("--preset", "--results", "--devices", "--only", "--force", *PROCESSES)
 def _reproduce(arguments: argparse.Namespace) -> None:
-    """Run `reproduce`: run figures of a preset, judge their claims and write the report."""
-    from experiments import figures
+    """Run every figure, judge the claims and write the report."""
+    every = _figures()
     from experiments.core.processes import from_first, is_first
     from experiments.reproduce.pipeline import place, run_figure
     from experiments.reproduce.report import write_report
 
-    every = figures.discover()
     chosen = {name: _named(every, name) for name in arguments.only or every}
     results, preset, reused = arguments.results, arguments.preset, {}
     with _joined(arguments) as devices:
@@ -232,54 +287,30 @@ def _reproduce(arguments: argparse.Namespace) -> None:
         from_first(lambda: print(write_report(results, every, preset, reused=reused)))
 
 
+@_command(
+    *("names", "--set"),
+    defaults=lambda name, preset: _named(_benchmarks(), name).config,
+)
 def _bench(arguments: argparse.Namespace) -> None:
-    """Run `bench NAME...`: measure and print tables."""
-    from experiments import bench
-    from experiments.core.config import override
+    """Measure and print tables."""
+    every = _benchmarks()
+    from experiments.bench._measuring import markdown
 
     _devices("auto")  # raises a clear error if there are none
-    every = bench.discover()
     for name in arguments.names:
         chosen = _named(every, name)
-        config = override(chosen.config, arguments.set, f"{PROG} bench {name}")
-        for table in chosen.run(config):
-            print(bench.markdown(table), end="\n\n")
+        for table in chosen.run(override(chosen.config, arguments.set, f"{PROG} bench {name}")):
+            print(markdown(table), end="\n\n")
 
 
+@_command(
+    *("task", "--preset", "--set", "--sweep", "--results", "--output", "--resume", "--force"),
+    *("--devices", "--tensorboard", "--compilation-cache", "--profile", *PROCESSES),
+    defaults=lambda task, preset: _train_command().fields(task, preset),
+)
 def _train(arguments: argparse.Namespace) -> None:
-    """Run `train [TASK]`: train the paper's networks."""
-    from experiments.train import (
-        command as train_command,  # grain and orbax take a second that other commands need not pay
-    )
-
-    train_command.run(arguments, PROG, _joined)
-
-
-def _figure_fields(name: str, given: argparse.Namespace) -> Any:
-    from experiments import figures
-
-    return _named(figures.discover(), name).presets[given.preset]
-
-
-def _bench_fields(name: str, given: argparse.Namespace) -> Any:
-    from experiments import bench
-
-    del given
-    return _named(bench.discover(), name).config
-
-
-def _training_fields(task: str, given: argparse.Namespace) -> Any:
-    from experiments.train import command as train_command
-
-    return train_command.fields(task, given.preset)
-
-
-def _named(every: Mapping[str, Any], name: str) -> Any:
-    if name in every:
-        return every[name]
-    near = get_close_matches(name, every, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(every)}"
-    raise ConfigError(f"no {name!r}; {hint}")
+    """Train the paper's networks, one run or a sweep."""
+    _train_command().run(arguments, PROG, _joined)
 
 
 @contextlib.contextmanager
@@ -338,25 +369,16 @@ class _Help(argparse.Action):
 
     def __call__(self, parser, namespace, values, option_string=None):
         print(parser.format_help())
-        names = getattr(namespace, "names", None) or ()
-        if "task" in namespace:
-            names = [namespace.task] if namespace.task else TASKS
-        for name in names if namespace.defaults else ():
+        given, defaults = vars(namespace), namespace.command.defaults
+        names = [given["task"]] if given.get("task") else given.get("names", TASKS) or ()
+        for name in names if defaults else ():
             try:
-                defaults = namespace.defaults(name, namespace)
+                config = defaults(name, given.get("preset"))
             except ConfigError as error:
                 parser.error(str(error))
             print(f"Fields of {name}, each replaced by --set field=value, without the dashes:\n")
-            from experiments.core.config import print_help
-
-            print_help(defaults, f"{parser.prog} {name} --set")
+            print_help(config, f"{parser.prog} {name} --set")
         parser.exit()
-
-
-def _assignment(text: str) -> str:
-    if "=" not in text:
-        raise argparse.ArgumentTypeError(f"{text!r} has no '='; write --set field=value")
-    return text
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -368,15 +390,22 @@ def _parser() -> argparse.ArgumentParser:
         "continues from them; train writes a checkpoint and continues with --resume).",
     )
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, (command, summary, options) in COMMANDS.items():
+    for name, command in COMMANDS.items():
+        summary = (command.run.__doc__ or "").partition("\n")[0]
         subparser = subparsers.add_parser(name, help=summary, description=summary, add_help=False)
-        subparser.set_defaults(command=command, defaults=DEFAULTS.get(name))
+        subparser.set_defaults(command=command)
         subparser.add_argument(
             "-h", "--help", action=_Help, nargs=0, help="show this; after a name, also its fields"
         )
-        for option in options:
-            subparser.add_argument(option.split()[-1], **OPTIONS[option])
+        for option in command.options:
+            subparser.add_argument(option, **OPTIONS[option])
     return parser
+
+
+def _assignment(text: str) -> str:
+    if "=" not in text:
+        raise argparse.ArgumentTypeError(f"{text!r} has no '='; write --set field=value")
+    return text
 
 
 def _path(text: str) -> Path:
@@ -401,9 +430,7 @@ def _path(text: str) -> Path:
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "names": dict(nargs="+", metavar="NAME", help="as `list` shows them"),
-    "--preset": dict(
-        choices=("smoke", "laptop", "paper"), default="laptop", help="default: laptop"
-    ),
+    "--preset": dict(choices=PRESETS, default="laptop", help="default: laptop"),
     "--set": dict(
         action="append",
         default=[],
@@ -420,7 +447,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
         metavar="NAME,...",
         help="only these figures; the report shows the others as they are on disk",
     ),
-    "--force": dict(action="store_true", help="recompute what is already finished"),
+    "--force": dict(
+        action="store_true",
+        help="compute again what is finished; train first removes the folder's earlier run",
+    ),
     "--reissue": dict(
         type=_path,
         metavar="BEFORE",
@@ -443,7 +473,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--resume": dict(
         action="store_true", help="resume from the newest checkpoint in the folder, if there is one"
     ),
-    "train --force": dict(action="store_true", help="first remove the folder's earlier run"),
     "--tensorboard": dict(action="store_true", help="write TensorBoard files next to the metrics"),
     "--compilation-cache": dict(
         type=_path, metavar="DIR", help="where JAX keeps compiled programs for the next run"
@@ -462,61 +491,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--num-processes": dict(type=int, metavar="N", help="number of processes of this run"),
     "--process-id": dict(type=int, metavar="I", help="number of this process, from 0"),
 }
-
-PROCESSES = ("--distributed", "--coordinator", "--num-processes", "--process-id")
-"""Options of commands that several processes can run together."""
-
-COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], str, tuple[str, ...]]] = {
-    "list": (_list, "Show figures and benchmarks.", ()),
-    "run": (
-        _run,
-        "Compute figures and draw them.",
-        ("names", "--preset", "--set", "--results", "--devices", "--force", *PROCESSES),
-    ),
-    "commit": (
-        _commit,
-        "Make these datasets the ones that come with the code.",
-        ("names", "--preset", "--results", "--reissue", "--devices"),
-    ),
-    "plot": (
-        _plot,
-        "Redraw figures from their datasets.",
-        ("names", "--preset", "--results"),
-    ),
-    "report": (_report, "Write the report from what is on disk.", ("--preset", "--results")),
-    "reproduce": (
-        _reproduce,
-        "Run every figure, judge the claims and write the report.",
-        ("--preset", "--results", "--devices", "--only", "--force", *PROCESSES),
-    ),
-    "bench": (_bench, "Measure and print tables.", ("names", "--set")),
-    "train": (
-        _train,
-        "Train the paper's networks, one run or a sweep.",
-        (
-            "task",
-            "--preset",
-            "--set",
-            "--sweep",
-            "--results",
-            "--output",
-            "--resume",
-            "train --force",
-            "--devices",
-            "--tensorboard",
-            "--compilation-cache",
-            "--profile",
-            *PROCESSES,
-        ),
-    ),
-}
-
-DEFAULTS: dict[str, Callable[[str, argparse.Namespace], Any]] = {
-    "run": _figure_fields,
-    "bench": _bench_fields,
-    "train": _training_fields,
-}
-"""The configurations that `--set` changes, by command."""
 
 
 def _restart_with_tunables() -> None:

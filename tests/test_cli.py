@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from experiments import __main__ as cli
-from experiments import figures
+from experiments import bench, figures
 from experiments.core import errors
 from experiments.core.config import ConfigError, flatten, override, rises
 from experiments.core.folders import locked
@@ -34,6 +34,7 @@ from experiments.core import plot as plotting
 from experiments.__main__ import main
 from experiments.core.config import FigureConfig
 from experiments.core.errors import stop
+from experiments.core.figure import Figure
 from kadam_jax.members import points
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +64,7 @@ def plot(dataset):
     axes.plot(dataset.y)
     return {"": canvas}
 
-FIGURE = figures.Figure("fake", "Fake", "not in the paper", "{work}",
+FIGURE = Figure("fake", "Fake", "not in the paper", "{work}",
     dict.fromkeys(("smoke", "laptop", "paper"), Config()), compute, plot)
 figures.discover = lambda: {"fake": FIGURE}
 if __name__ == "__main__":
@@ -99,10 +100,25 @@ def fake(tmp_path, monkeypatch):
     return path
 
 
-def test_list_shows_all_figures(capsys):
+def test_list_has_a_line_for_each_figure_and_benchmark(capsys):
     assert cli.main(["list"]) == 0
-    listed = capsys.readouterr().out
-    assert all(name in listed for name in figures.discover())
+    lines = dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines())
+    for name, figure in figures.discover().items():
+        assert lines.pop(name).strip().startswith(figure.title)
+    for name, benchmark in bench.discover().items():
+        assert benchmark.name == name
+        assert lines.pop(f"bench {name}").strip()
+    assert not lines
+
+
+@pytest.mark.parametrize("argument", ["list", "--help"])
+def test_what_exists_is_told_without_importing_it(argument):
+    code = (
+        f"import sys; from experiments.__main__ import main; assert main([{argument!r}]) == 0; "
+        "print(sorted({'jax', 'matplotlib', 'numpy', 'rich', 'tyro'} & sys.modules.keys()))"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.splitlines()[-1] == "[]"
 
 
 def test_help_shows_every_field_with_its_meaning_and_preset(capsys):

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from experiments.bench import Bench, BenchConfig, Table, environment, interleave
+from experiments.bench._measuring import Bench, BenchConfig, Table, environment, interleave
 from experiments.training.tasks import image_task
 from kadam_jax import kadam
 from models.cnn import IMAGE_SHAPE, CNNConfig
@@ -128,4 +128,4 @@ def run(config: CNNBenchConfig) -> list[Table]:
     return [Table("A training step of the CNN", COLUMNS, rows, note=note)]
 
 
-BENCH = Bench("cnn", "the CNN's training step inside a loop and alone", CNNBenchConfig(), run)
+BENCH = Bench("cnn", CNNBenchConfig(), run)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.bench import Bench, BenchConfig, Table, environment
+from experiments.bench._measuring import Bench, BenchConfig, Table, environment
 from experiments.core.progress import progress
 from experiments.data.loading import Data, training_batches
 from experiments.data.tokens import Crops, open_tokens, write_tokens
@@ -132,4 +132,4 @@ def run(config: DataBenchConfig) -> list[Table]:
         ]
 
 
-BENCH = Bench("data", "the loader on one core, and its memory", DataBenchConfig(), run)
+BENCH = Bench("data", DataBenchConfig(), run)

@@ -9,7 +9,7 @@ import diffrax
 import jax
 import jax.numpy as jnp
 
-from experiments.bench import Bench, BenchConfig, Table, interleave
+from experiments.bench._measuring import Bench, BenchConfig, Table, interleave
 from experiments.data import load_corpus
 from experiments.training.tasks import language_task
 from kadam_jax import flow_vector_field, solve_flow
@@ -141,4 +141,4 @@ def run(config: FlowBenchConfig) -> list[Table]:
     ]
 
 
-BENCH = Bench("flow", "solve_flow versus bare gradients and diffrax", FlowBenchConfig(), run)
+BENCH = Bench("flow", FlowBenchConfig(), run)

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from experiments.bench import Bench, BenchConfig, Table, environment, interleave
+from experiments.bench._measuring import Bench, BenchConfig, Table, environment, interleave
 from kadam_jax import kadam
 from models.functional import functional
 from models.nanogpt import GPTConfig, NanoGPT
@@ -196,4 +196,4 @@ def run(config: OptimizerBenchConfig) -> list[Table]:
     ]
 
 
-BENCH = Bench("optimizer", "k-Adam's step versus AdamW's", OptimizerBenchConfig(), run)
+BENCH = Bench("optimizer", OptimizerBenchConfig(), run)

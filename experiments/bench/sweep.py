@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from experiments.bench import Bench, BenchConfig, Table, environment, interleave
+from experiments.bench._measuring import Bench, BenchConfig, Table, environment, interleave
 from experiments.core.errors import ConfigError, Failed
 from experiments.data import load_corpus
 from experiments.training.tasks import Task, language_task
@@ -194,4 +194,4 @@ def run(config: SweepBenchConfig) -> list[Table]:
     ]
 
 
-BENCH = Bench("sweep", "One compiled sweep versus many programs", SweepBenchConfig(), run)
+BENCH = Bench("sweep", SweepBenchConfig(), run)

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from experiments.bench import Bench, BenchConfig, Table, environment, interleave
+from experiments.bench._measuring import Bench, BenchConfig, Table, environment, interleave
 from models.dtypes import Dtype, check_enabled
 from models.functional import functional
 from models.nanogpt import GPTConfig, NanoGPT, next_token_loss
@@ -182,4 +182,4 @@ def run(config: TrainBenchConfig) -> list[Table]:
     return [Table("A training step of nanoGPT", columns, measured, note=note)]
 
 
-BENCH = Bench("train", "nanoGPT's training step, next to a PyTorch twin", TrainBenchConfig(), run)
+BENCH = Bench("train", TrainBenchConfig(), run)

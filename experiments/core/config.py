@@ -16,8 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING
 from typing import Any, TypeVar
 
-import tyro
-
 from experiments.core.errors import ConfigError
 
 LIMIT = 2**31
@@ -132,13 +130,11 @@ def print_help(config: Any, prog: str) -> None:
         _parse(config, ["--help"], prog)
 
 
-def _parse(
-    config: ConfigT, arguments: Sequence[str], prog: str, *, add_help: bool = True
-) -> ConfigT:
+def _parse(config: ConfigT, arguments: Sequence[str], prog: str) -> ConfigT:
+    import tyro  # it takes a sixth of a second, which `list` need not wait for
+
     flags = (tyro.conf.FlagConversionOff,)
-    return tyro.cli(
-        type(config), default=config, args=arguments, prog=prog, config=flags, add_help=add_help
-    )
+    return tyro.cli(type(config), default=config, args=arguments, prog=prog, config=flags)
 
 
 def _words(config: Any, field: str, value: str) -> list[str]:

@@ -49,20 +49,9 @@ module of a figure's own tests, `tests/figures/<family>/test_<figure>.py`: the s
 configuration, the configurations that are refused, and data that support and refute each claim.
 """
 
-import importlib
-import pkgutil
-
-from experiments.core.figure import Figure
+from experiments.core.catalog import Catalog
 
 
-def discover() -> dict[str, Figure]:
-    """Return all figures by name, sorted: `FIGURE` of every package in a family."""
-    names = (name for family in _packages(__name__) for name in _packages(family))
-    figures = [importlib.import_module(name).FIGURE for name in names]
-    return {figure.name: figure for figure in sorted(figures, key=lambda figure: figure.name)}
-
-
-def _packages(name: str) -> list[str]:
-    """Return the names of the packages in a package."""
-    path = importlib.import_module(name).__path__
-    return [module.name for module in pkgutil.iter_modules(path, f"{name}.") if module.ispkg]
+def discover() -> Catalog:
+    """Return all figures by name: `FIGURE` of every package in a family."""
+    return Catalog("figures/*/*/__init__.py", "FIGURE")

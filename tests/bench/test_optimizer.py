@@ -2,7 +2,8 @@
 
 import pytest
 
-from experiments.bench import markdown, optimizer
+from experiments.bench import optimizer
+from experiments.bench._measuring import markdown
 from models.nanogpt import GPTConfig
 
 TINY = GPTConfig(vocab_size=64, context=8, num_layers=1, num_heads=1, width=8)

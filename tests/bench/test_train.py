@@ -5,7 +5,8 @@ import sys
 import jax
 import pytest
 
-from experiments.bench import markdown, train
+from experiments.bench import train
+from experiments.bench._measuring import markdown
 from models.functional import functional
 from models.nanogpt import GPTConfig, NanoGPT
 

@@ -6,24 +6,22 @@ file's content.
 
 import glob
 import hashlib
-import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 import huggingface_hub
-import numpy as np
 
 from experiments.core.config import digest
 from experiments.core.errors import Failed
 from experiments.core.progress import progress
-from experiments.data import HELDOUT, embedded
+from experiments.data import HELDOUT, load_corpus
 from experiments.data.downloads import download
 from experiments.data.files import check_regular, expanded
 from experiments.data.loading import MAX_EXAMPLES, Data
-from experiments.data.parts import Advance, Part, c4_part, utf8_part
-from experiments.data.tokenizers import TOKENIZERS, Tokenizer
+from experiments.data.parts import Part, c4_part, utf8_part
+from experiments.data.tokenizers import TOKENIZERS, Tokenizer, whole_words
 from experiments.data.tokens import Crops, Splits, in_memory, open_tokens, write_tokens
 
 SPLITS = ("train", "heldout")
@@ -48,10 +46,11 @@ def load_text(
 ) -> Data:
     """Load a corpus as crops of `context + 1` tokens, int32; targets are inputs shifted by one.
 
-    The last tenth of a text's characters is held out and encoded separately, as in nanoGPT; for C4,
-    the validation shards among those named are held out, or else every tenth document. The first
-    half of the held-out tokens is the validation split and the rest is the test split, in windows
-    that do not overlap as targets; tokens at an end that do not fill a window are left out.
+    What is held out is encoded separately: of the embedded text what `load_corpus` holds out; of
+    other texts the last tenth of the characters, as in nanoGPT; of C4 the validation shards among
+    those named, or else every tenth document. The first half of the held-out tokens is the
+    validation split and the rest is the test split, in windows that do not overlap as targets;
+    tokens at an end that do not fill a window are left out.
 
     Training crops begin at every token (every n-th if there are more than 2**32 of them).
 
@@ -74,8 +73,8 @@ def load_text(
         download fails, or if the cache cannot be written.
 
     >>> data = load_text("embedded", context=8, cache=Path("unused"))
-    >>> data.train[np.arange(3)].shape, data.info["vocab_size"]
-    ((3, 9), 256)
+    >>> data.train[0].shape, data.info["vocab_size"]
+    ((9,), 256)
     """
     if tokenizer not in TOKENIZERS:
         raise ValueError(f"tokenizer={tokenizer!r} is unknown; give one of {', '.join(TOKENIZERS)}")
@@ -83,8 +82,11 @@ def load_text(
         raise ValueError(f"context={context} must be at least 1")
     encoder = TOKENIZERS[tokenizer]
     if source == "embedded":
-        text = utf8_part(source, partial(io.BytesIO, embedded.read()))
-        parts = [in_memory(_blocks(text, encoder, lambda units: None), encoder.vocab_size)]
+        corpus = load_corpus(source)
+        halves = zip(SPLITS, (corpus.tokens_train, corpus.tokens_heldout), strict=True)
+        texts = {split: tokens.tobytes().decode(errors="replace") for split, tokens in halves}
+        blocks = {split: map(encoder.encode, whole_words([text])) for split, text in texts.items()}
+        parts = [in_memory(blocks, encoder.vocab_size)]
     else:
         cache = expanded(cache)
         files = _parts(_paths(source, cache, num_shards))
@@ -176,15 +178,8 @@ def _parts(paths: Sequence[Path]) -> list[Part]:
     if not validation:
         every = dict.fromkeys(shards, HELDOUT.denominator)
     return [
-        c4_part(path, every[path.name])
-        if path.name in every
-        else utf8_part(path.name, partial(path.open, "rb"))
-        for path in paths
+        c4_part(path, every[path.name]) if path.name in every else utf8_part(path) for path in paths
     ]
-
-
-def _blocks(part: Part, tokenizer: Tokenizer, advance: Advance) -> dict[str, Iterator[np.ndarray]]:
-    return {split: part.ids(tokenizer, split, advance) for split in SPLITS}
 
 
 def _encoded(part: Part, tokenizer: Tokenizer, cache: Path) -> Splits:
@@ -192,5 +187,6 @@ def _encoded(part: Part, tokenizer: Tokenizer, cache: Path) -> Splits:
     folder = cache / f"{part.name}-{tokenizer.name}-{digest(part.key, tokenizer.name)}"
     if not folder.exists():
         with progress(f"{part.name} to tokens, MB", len(SPLITS) * part.num_blocks) as advance:
-            write_tokens(folder, _blocks(part, tokenizer, advance), tokenizer.vocab_size)
+            blocks = {split: part.ids(tokenizer, split, advance) for split in SPLITS}
+            write_tokens(folder, blocks, tokenizer.vocab_size)
     return open_tokens(folder)

@@ -369,12 +369,18 @@ def test_several_files_are_one_corpus_without_shared_crops(tmp_path):
     assert data.info["num_tokens"] == {"train": 180, "validation": 10, "test": 10}
 
 
-def test_the_embedded_text_needs_no_folder(tmp_path):
+def test_the_embedded_text_has_the_figures_split_and_no_folder(tmp_path):
     data = load_text("embedded", context=8, cache=tmp_path / "cache")
     assert not (tmp_path / "cache").exists()
     corpus = load_corpus("embedded")
-    train = data.train[np.arange(1000)][:, 0]
-    np.testing.assert_array_equal(train, corpus.tokens_train[:1000])
+    np.testing.assert_array_equal(
+        data.train[np.arange(len(data.train))][:, 0], corpus.tokens_train[:-8]
+    )
+    assert data.info["num_tokens"]["train"] == len(corpus.tokens_train)
+    validation, test = (tokens_of(data.heldout[split]) for split in ("validation", "test"))
+    middle = len(corpus.tokens_heldout) // 2
+    np.testing.assert_array_equal(validation, corpus.tokens_heldout[:middle][: len(validation)])
+    np.testing.assert_array_equal(test, corpus.tokens_heldout[middle:][: len(test)])
 
 
 def test_a_huge_corpus_begins_crops_at_every_nth_token(text_file, tmp_path, monkeypatch):

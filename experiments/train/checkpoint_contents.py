@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from experiments.core.config import changes
@@ -55,48 +54,35 @@ def kinds(leaves: Mapping[str, Any]) -> dict[str, str]:
 
 
 def packed(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what orbax saves: keys as integers, and no empty arrays, which it does not accept."""
-    return {name: _raw(leaf) for name, leaf in leaves.items() if leaf.size}
+    """Return what orbax saves: all but empty arrays, which it does not accept."""
+    return {name: leaf for name, leaf in leaves.items() if leaf.size}
 
 
 def packed_template(leaves: Mapping[str, Any]) -> dict[str, jax.ShapeDtypeStruct]:
     """Return what orbax restores for a template; leaves without sharding go to the first device."""
-    return {name: _raw_template(leaf) for name, leaf in leaves.items() if leaf.size}
+    return {
+        name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=_sharding(leaf))
+        for name, leaf in packed(leaves).items()
+    }
 
 
 def unpacked(found: Mapping[str, jax.Array], leaves: Mapping[str, Any]) -> list[jax.Array]:
     """Invert `packed`, in the order of the template's leaves."""
     return [
-        _typed(found[name] if leaf.size else _empty(leaf), leaf) for name, leaf in leaves.items()
+        found[name]
+        if leaf.size
+        else jax.device_put(jnp.empty(leaf.shape, leaf.dtype), _sharding(leaf))
+        for name, leaf in leaves.items()
     ]
 
 
-def _is_key(leaf: Any) -> bool:
-    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+def _sharding(leaf: Any) -> jax.sharding.Sharding:
+    return getattr(leaf, "sharding", None) or SingleDeviceSharding(jax.local_devices()[0])
 
 
 def _is_kept(leaf: Any) -> bool:
     """Return whether JAX has the leaf's type: not NumPy's objects, nor float64 if that is off."""
-    is_number = any(jnp.issubdtype(leaf.dtype, kind) for kind in (jnp.number, jnp.bool))
-    return _is_key(leaf) or (is_number and jax.dtypes.canonicalize_dtype(leaf.dtype) == leaf.dtype)
-
-
-def _raw(leaf: Any) -> Any:
-    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
-
-
-def _raw_template(leaf: Any) -> jax.ShapeDtypeStruct:
-    where = getattr(leaf, "sharding", None) or SingleDeviceSharding(jax.local_devices()[0])
-    array = jax.eval_shape(_raw, leaf)
-    return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=where)
-
-
-def _empty(leaf: Any) -> jax.Array:
-    array = _raw_template(leaf)
-    return jax.device_put(np.zeros(array.shape, array.dtype), array.sharding)
-
-
-def _typed(array: jax.Array, leaf: Any) -> jax.Array:
-    if not _is_key(leaf):
-        return array
-    return jax.random.wrap_key_data(array, impl=jax.random.key_impl(jnp.empty((), leaf.dtype)))
+    kinds = (jnp.number, jnp.bool, jax.dtypes.prng_key)
+    return any(jnp.issubdtype(leaf.dtype, kind) for kind in kinds) and (
+        jax.dtypes.canonicalize_dtype(leaf.dtype, allow_extended_dtype=True) == leaf.dtype
+    )

@@ -24,7 +24,7 @@ ORBAX_MARK = "_CHECKPOINT_METADATA"
 SETTLED, PATIENCE = 0.2, 5.0
 """Seconds without anything new after a failed write, and how long to wait for that."""
 SCORES = "scores.json"
-SCHEMA = 2
+SCHEMA = 3
 """Schema of run.json; it changes whenever the meaning of a checkpoint's contents changes."""
 
 

@@ -103,7 +103,7 @@ class Checkpoints:
                 preservation_policy=_NewestAndBest(keep, self._best_of),
                 cleanup_tmp_directories=True,
                 enable_async_checkpointing=async_,
-                # Otherwise a folder that cannot be made is an error only after ten minutes.
+                # Otherwise a process whose folder has vanished does not end.
                 async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
                 lightweight_initialize=True,
             ),

@@ -453,7 +453,7 @@ def full_disk():
     [(full_disk, "No space left on device"), (lambda: files_of_at_most(200_000), "File too large")],
 )
 def test_a_full_disk_raises_and_leaves_nothing_half_written(
-    tmp_path, capfd, trouble, reason, async_
+    tmp_path, capfd, caplog, trouble, reason, async_
 ):
     noise = np.random.default_rng(0).normal(size=(8, 100_000))  # all of them fail
     large = {str(number): jnp.asarray(row, jnp.float32) for number, row in enumerate(noise)}
@@ -469,6 +469,7 @@ def test_a_full_disk_raises_and_leaves_nothing_half_written(
         checkpoints.save(2, large, {})
     assert names(tmp_path) == ["2"]
     assert "Traceback" not in capfd.readouterr().err
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_late_files_of_a_failed_write_are_removed(tmp_path):

@@ -130,12 +130,7 @@ def seed_dots(
 def seed_means(axes: Axes, at: ArrayLike, values: xr.DataArray, along="x", **style) -> None:
     """Draw means over seeds `at` places along an axis, with 95% intervals by Student's t."""
     by_seed = values.transpose(..., _seed(values))
-    middle, low, high = np.array([mean(of_seeds).ends for of_seeds in by_seed]).T
-    reach = np.maximum(0, [middle - low, high - middle])  # rounding may reverse them
-    if along == "x":
-        axes.errorbar(at, middle, yerr=reach, **style)
-    else:
-        axes.errorbar(middle, at, xerr=reach, **style)
+    intervals(axes, at, np.array([mean(of_seeds).ends for of_seeds in by_seed]).T, along, **style)
 
 
 def _seed(values: xr.DataArray) -> str:
@@ -143,10 +138,15 @@ def _seed(values: xr.DataArray) -> str:
     return next(dim for dim in map(str, values.dims) if "seed" in dim)
 
 
-def horizontal_interval(axes: Axes, row: float, interval: ArrayLike, **style: Any) -> None:
-    """Draw (mean, low, high) along a row; rounding may put an end past the mean."""
-    middle, low, high = np.asarray(interval, float)
-    axes.errorbar(middle, row, xerr=np.maximum(0, [[middle - low], [high - middle]]), **style)
+def intervals(axes: Axes, at: ArrayLike, ends: ArrayLike, along="x", **style: Any) -> None:
+    """Draw (value, low, high), the first axis of `ends`, `at` places along an axis."""
+    middle, low, high = np.asarray(ends, float)
+    reach = np.maximum(0, [middle - low, high - middle])  # rounding may put an end past the value
+    reach = reach.reshape(2, -1)
+    if along == "x":
+        axes.errorbar(at, middle, yerr=reach, **style)
+    else:
+        axes.errorbar(middle, at, xerr=reach, **style)
 
 
 def label_rows(axes: Axes, names: Sequence[str], **style: Any) -> None:
@@ -157,8 +157,12 @@ def label_rows(axes: Axes, names: Sequence[str], **style: Any) -> None:
 
 def legend_of(axes: Axes, styles: Mapping[str, Mapping[str, Any]], **options: Any) -> None:
     """Draw a legend of lines that need not be in the plot: styles by label."""
-    handles = [Line2D([], [], label=label, **style) for label, style in styles.items()]
-    axes.legend(handles=handles, **options)
+    axes.legend(handles=handles_of(styles), **options)
+
+
+def handles_of(styles: Mapping[str, Mapping[str, Any]]) -> list[Line2D]:
+    """Return the handles of such a legend, for one outside the axes."""
+    return [Line2D([], [], label=label, **style) for label, style in styles.items()]
 
 
 def legend_above(axes: Axes, share: float, **options: Any) -> None:

@@ -1,10 +1,12 @@
 """Plots of k-Adam's strategies next to each other."""
 
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
 import xarray as xr
-from matplotlib import axes, figure, lines, ticker
+from matplotlib import axes, figure, ticker
 
 from experiments.core import plot as plotting
 
@@ -27,24 +29,53 @@ def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
     canvas, grid = plotting.canvas(10.6, 8.2, nrows=2, ncols=2)
     panels = (partial(_tests, zoomed=True), partial(_tests, zoomed=False), _swept, _gains)
     plotting.draw_panels(grid, dataset, panels)
-    handles = [_handle(ADAM)] + [_handle(style, "-") for style in STRATEGIES.values()]
-    ring = lines.Line2D([], [], color="0.3", label="η at an end of the sweep", **plotting.RING)
-    handles += [ring] if dataset.rate_at_edge.any() else []
-    canvas.legend(handles=handles, loc="outside upper center", ncols=len(handles))
+    edge = "η at an end of the sweep" if dataset.rate_at_edge.any() else ""
+    legend_on_top(canvas, _styles("none"), edge)
     if "note" in dataset.attrs:
         canvas.supxlabel(dataset.attrs["note"], fontsize=8)
     return {"": canvas, "rates": _rates(dataset)}
 
 
-def _handle(style: tuple[str, str, str], linestyle: str = "none") -> lines.Line2D:
-    name, color, marker = style
-    size = 9 if marker == "*" else 4
-    return lines.Line2D(
-        [], [], color=color, marker=marker, linestyle=linestyle, markersize=size, label=name
-    )
+def legend_on_top(
+    canvas: figure.Figure, styles: Mapping[str, Mapping[str, Any]], edge: str = ""
+) -> None:
+    """Draw a legend above all panels; `edge`, if given, is the label of the ring."""
+    rings = {edge: {"color": "0.3", **plotting.RING}} if edge else {}
+    handles = plotting.handles_of({**styles, **rings})
+    canvas.legend(handles=handles, loc="outside upper center", ncols=len(handles))
 
 
-def _line(data: xr.Dataset, strategy: str) -> xr.Dataset:
+def interval_row(
+    panel: axes.Axes, row: float, interval: xr.DataArray, at_edge: Any, **style: Any
+) -> None:
+    """Draw (value, low, high) along a row, with a ring if a choice was made at an end."""
+    plotting.intervals(panel, row, interval.values, "y", **style)
+    if at_edge:
+        panel.plot(interval[0], row, color=style["color"], **plotting.RING)
+
+
+def losses_by_rate(
+    panel: axes.Axes, rates: Any, losses: xr.DataArray, place: int, color: Any, marker: str, **style
+) -> None:
+    """Draw losses versus learning rates, with the one at the chosen place filled."""
+    panel.plot(rates, losses, color=color, marker=marker, fillstyle="none", markersize=4, **style)
+    panel.plot(rates[place], losses[place], marker, color=color, markersize=6)
+
+
+def _styles(adams_line: str) -> dict[str, dict[str, Any]]:
+    """Return the legend's lines of Adam and the strategies."""
+    return {
+        label: dict(
+            color=color,
+            marker=marker,
+            linestyle=adams_line if marker == ADAM[2] else "-",
+            markersize=9 if marker == ADAM[2] else 4,
+        )
+        for label, color, marker in (ADAM, *STRATEGIES.values())
+    }
+
+
+def _with_adam(data: xr.Dataset, strategy: str) -> xr.Dataset:
     """Return a strategy's arms, Adam first."""
     return data.isel(arm=(data.strategy == strategy) | (data.k == 1))
 
@@ -57,36 +88,19 @@ def _axis(data: xr.Dataset) -> str:
 
 def _tests(panel: axes.Axes, data: xr.Dataset, *, zoomed: bool) -> str:
     for place, (strategy, (_, color, marker)) in enumerate(STRATEGIES.items()):
-        line = _line(data, strategy)
-        x, (mean, low, high) = line.k + 0.03 * (place - 2), line.mean_test.transpose("end", "arm")
-        panel.plot(x, mean, "-", color=color, linewidth=0.9)
-        panel.errorbar(
-            x[1:],
-            mean[1:],
-            yerr=np.maximum(0, [(mean - low)[1:], (high - mean)[1:]]),
-            fmt=marker,
-            color=color,
-            markersize=4,
-            capsize=2,
-            linewidth=0.9,
-        )
+        line = _with_adam(data, strategy)
+        x, ends = line.k + 0.03 * (place - 2), line.mean_test.transpose("end", "arm")
+        panel.plot(x, ends[0], "-", color=color, linewidth=0.9)
+        style = {"fmt": marker, "color": color, "markersize": 4, "capsize": 2, "linewidth": 0.9}
+        plotting.intervals(panel, x[1:], ends[:, 1:], **style)
         at_edge = line.rate_at_edge & (line.k > 1)
-        panel.plot(x[at_edge], mean[at_edge], color=color, **plotting.RING)
+        panel.plot(x[at_edge], ends[0, at_edge], color=color, **plotting.RING)
     adam = data.sel(arm="adam")
-    mean, low, high = adam.mean_test.values
     if adam.rate_at_edge:
-        panel.plot(1, mean, color=ADAM[1], **plotting.RING)
-    panel.errorbar(
-        1,
-        mean,
-        yerr=[[mean - low], [high - mean]],
-        fmt=ADAM[2],
-        color=ADAM[1],
-        markersize=9,
-        capsize=2,
-        zorder=3,
-    )
-    panel.axhline(mean, color=ADAM[1], linestyle=":", linewidth=0.8)
+        panel.plot(1, adam.mean_test[0], color=ADAM[1], **plotting.RING)
+    style = {"fmt": ADAM[2], "color": ADAM[1], "markersize": 9, "capsize": 2, "zorder": 3}
+    plotting.intervals(panel, 1, adam.mean_test, **style)
+    panel.axhline(adam.mean_test[0], color=ADAM[1], linestyle=":", linewidth=0.8)
     panel.set(xlabel="stages k", ylabel=_axis(data), xticks=np.unique(data.k))
     if not zoomed:
         _logarithmic(panel, data.mean_test.sel(end="value"))
@@ -108,25 +122,18 @@ def _logarithmic(panel: axes.Axes, values: xr.DataArray) -> None:
 
 def _swept(panel: axes.Axes, data: xr.Dataset) -> str:
     for strategy, (_, color, marker) in STRATEGIES.items():
-        line = _line(data, strategy)
+        line, style = _with_adam(data, strategy), {"color": color, "marker": marker, "ms": 4}
         for decay in data.decay.values:
-            panel.plot(
-                line.k,
-                line.best_swept.sel(decay=decay),
-                linestyle=DECAYS[decay],
-                marker=marker,
-                color=color,
-                markersize=4,
-            )
+            panel.plot(line.k, line.best_swept.sel(decay=decay), DECAYS[decay], **style)
     for decay in data.decay.values:
         adam = data.best_swept.sel(decay=decay).isel(arm=0)
         panel.plot(1, adam, ADAM[2], color=ADAM[1], markersize=9)
     if len(data.decay) > 1:
-        handles = [
-            lines.Line2D([], [], color="0.3", linestyle=DECAYS[name], label=f"{name} decay")
+        styles = {
+            f"{name} decay": {"color": "0.3", "linestyle": DECAYS[name]}
             for name in data.decay.values
-        ]
-        panel.legend(handles=handles, loc="best")
+        }
+        plotting.legend_of(panel, styles, loc="best")
     _logarithmic(panel, data.best_swept)
     panel.set(xlabel="stages k", ylabel=f"lowest {_axis(data)}", xticks=np.unique(data.k))
     return "the paper's statistic: best of the sweep, one seed"
@@ -138,12 +145,8 @@ def _gains(panel: axes.Axes, data: xr.Dataset) -> str:
     for place, (strategy, k) in enumerate(zip(arms.strategy.values, arms.k.values, strict=True)):
         name, color, marker = STRATEGIES[strategy]
         names.append(f"{name}, k = {k}")
-        gain = arms.gain[place].values
-        plotting.horizontal_interval(
-            panel, place, gain, fmt=marker, color=color, markersize=4, capsize=2
-        )
-        if arms.rate_at_edge[place]:
-            panel.plot(gain[0], place, color=color, **plotting.RING)
+        style = {"fmt": marker, "color": color, "markersize": 4, "capsize": 2}
+        interval_row(panel, place, arms.gain[place], arms.rate_at_edge[place], **style)
     panel.axvline(0, color=ADAM[1], linestyle=":", linewidth=0.8)
     panel.set_yticks(range(len(names)), names, fontsize=7)
     panel.set_xscale("symlog", linthresh=_linear_range(arms.gain))
@@ -171,14 +174,13 @@ def _rates(data: xr.Dataset) -> figure.Figure:
         arms = data.isel(arm=data.k == k)
         for arm in arms.arm.values:
             _, color, marker = STRATEGIES.get(arms.strategy.sel(arm=arm).item(), ADAM)
-            loss, chosen = by_rate.sel(arm=arm), arms.chosen_rate.sel(arm=arm)
-            panel.plot(data.rate, loss, "-", color=color, marker=marker, fillstyle="none", ms=4)
-            panel.plot(chosen, loss.sel(rate=chosen), marker, color=color, markersize=6)
+            place = data.rate.values.tolist().index(arms.chosen_rate.sel(arm=arm))
+            losses_by_rate(panel, data.rate, by_rate.sel(arm=arm), place, color, marker)
         panel.set_title(f"k = {k}", loc="left")
         panel.set(xscale="log", xlabel="learning rate η", ylabel="validation loss (nats)")
         _logarithmic(panel, by_rate)
         panel.label_outer()
-    handles = [_handle(style, "-") for style in (ADAM, *STRATEGIES.values())]
+    handles = plotting.handles_of(_styles("-"))
     canvas.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     return canvas
 
@@ -194,7 +196,7 @@ OPTIMIZERS = {
 """Label, color and marker."""
 
 
-def style(name: str) -> tuple[str, str, str]:
+def style_of(name: str) -> tuple[str, str, str]:
     """Return label, color and marker of an arm: an optimizer, or a strategy and k."""
     strategy, _, k = name.rpartition("_")
     if strategy not in STRATEGIES:

@@ -155,7 +155,7 @@ CONTRACT = Contract(
     made_up=synthetic,
     cases={
         "inner-products-less-with-qk-norm": ({}, {"qk": 0.09}),
-        "inner-products-vanish-towards-the-end": ({}, {"end": 1.0}),
+        "inner-products-vanish-toward-the-end": ({}, {"end": 1.0}),
         "assumption-1-chance": ({}, {"qk": 0.06}, {"qk": 0.03, "spread": 0.2}),
         "inner-products-are-momentums": ({}, {"share": 2.0}, {"share": 1.15, "spread": 0.2}),
         "lemma-2-orthogonal-gradients": ({}, {"own": 1e-2}, {"own": 1e-4, "spread": 0.2}),

@@ -256,7 +256,7 @@ CONTRACT = Contract(
         f"{name}-{decay}": cases
         for decay in ("with-decay", "without-decay")
         for name, cases in {
-            "normalisation-layer-helps": LAYER,
+            "normalization-layer-helps": LAYER,
             "two-adam-everywhere-recovers-half": RECOVERS,
             "two-adam-elementwise-recovers-half": RECOVERS,
             "two-adam-coarse-recovers-half": RECOVERS,

@@ -18,7 +18,7 @@ from flax import nnx
 
 from experiments.core.config import FigureConfig, check_least
 from experiments.core.run import Run
-from experiments.core.store import named
+from experiments.core.store import coordinates, named, over
 from models.cnn import CNN, IMAGE_SHAPE, Block, CNNConfig
 
 NONE = -1
@@ -65,24 +65,18 @@ def compute(config: Config, run: Run) -> xr.Dataset:
     model.eval()
     images = jax.random.normal(jax.random.key(0), (config.num_images, *IMAGE_SHAPE))
     layers = find_layers(model, images)
-    inputs = [(*layer.inputs, NONE, NONE)[:2] for layer in layers]
-    data = xr.Dataset(
-        {
-            name: named(("layer", [getattr(layer, name) for layer in layers]), *label)
-            for name, label in COLUMNS.items()
-        },
-        {"layer": named(("layer", np.arange(len(layers))), "place in the forward pass")},
-    )
-    return data.assign(
-        first_input=named(
-            ("layer", [first for first, _ in inputs]),
-            "place of the layer whose output it takes; -1 for none",
-        ),
-        second_input=named(
-            ("layer", [second for _, second in inputs]),
-            "place of the layer whose output is added; -1 for none",
-        ),
-        total_parameters=named(num_parameters(model), "parameters of the network"),
+    first, second = zip(*((*layer.inputs, NONE, NONE)[:2] for layer in layers), strict=True)
+    rows = {
+        name: ([getattr(layer, name) for layer in layers], *label)
+        for name, label in COLUMNS.items()
+    } | {
+        "first_input": (first, "place of the layer whose output it takes; -1 for none"),
+        "second_input": (second, "place of the layer whose output is added; -1 for none"),
+    }
+    total = named(num_parameters(model), "parameters of the network")
+    return xr.Dataset(
+        over("layer", rows) | {"total_parameters": total},
+        coordinates(layer=(np.arange(len(layers)), "place in the forward pass")),
     )
 
 

@@ -6,7 +6,7 @@ from experiments.core.figure import Figure
 from experiments.core.questions import SCALE_INVARIANCE
 from experiments.figures.invariance.coarse_graining import claims, plot
 from experiments.figures.invariance.coarse_graining.run import Config, compute
-from experiments.training.config import LAPTOP_MODEL, SMOKE_MODEL
+from experiments.training.config import LAPTOP_MINIMUM, LAPTOP_MODEL, SMOKE_MODEL
 
 FIGURE = Figure(
     name="coarse_graining",
@@ -42,13 +42,5 @@ FIGURE = Figure(
     compute=compute,
     plot=plot.plot,
     claims=claims.CLAIMS,
-    minimum={
-        "model.num_layers": 2,
-        "model.width": 64,
-        "model.context": 32,
-        "batch": 8,
-        "num_steps": 400,
-        "num_seeds": 5,
-        "eval_batches": 16,
-    },
+    minimum={**LAPTOP_MINIMUM, "model.num_layers": 2, "eval_batches": 16},
 )

@@ -4,12 +4,18 @@ import math
 from functools import partial
 
 import numpy as np
+import xarray as xr
 
 from experiments.core.claims import Claim
 from experiments.core.stats import Estimate, mean, median_over_seeds
 
 
-def _harm(run) -> Estimate:
+def _distance(run: xr.Dataset, other: str) -> xr.DataArray:
+    """Return the distance of all queries and keys from Adam's at the end, by seed."""
+    return run.distance.sel(run=other, part="slices").isel(step=-1)
+
+
+def _harm(run: xr.Dataset) -> Estimate:
     """Return the mean difference in held-out loss at the end, in units of that of another order."""
     loss = run.heldout_loss.isel(eval_step=-1)
     plain = loss.sel(run="adam")
@@ -26,9 +32,7 @@ CLAIMS: tuple[Claim, ...] = (
         statement="Trajectories with and without coarse-graining agree strongly.",
         quantity="distance of all queries and keys between the two runs at the end, over how far "
         "they have moved: median over seeds",
-        statistic=lambda run: median_over_seeds(
-            run.distance.sel(run="coarse", part="slices").isel(step=-1)
-        ),
+        statistic=lambda run: median_over_seeds(_distance(run, "coarse")),
         accept=(0.0, 0.1),
         reason="Lines that differ by a tenth of their displacement look like one line.",
         corrected_by="coarse-graining-harmless-for-the-loss",
@@ -41,8 +45,7 @@ CLAIMS: tuple[Claim, ...] = (
         quantity="distance of all queries and keys to the coarse-grained run at the end, over that "
         "to a run with other batches and dropout: median over seeds",
         statistic=lambda run: median_over_seeds(
-            run.distance.sel(run="coarse", part="slices").isel(step=-1)
-            / run.distance.sel(run="reordered", part="slices").isel(step=-1)
+            _distance(run, "coarse") / _distance(run, "reordered")
         ),
         accept=(-math.inf, 1.0),
         reason="A change in the algorithm is small if a change in chance alone has a larger "

@@ -4,7 +4,7 @@ import xarray as xr
 from matplotlib import axes, colormaps, figure
 
 from experiments.core import plot as plotting
-from experiments.figures.invariance.coarse_graining.run import RUNS
+from experiments.figures.invariance.coarse_graining.run import PARTS, RUNS
 
 STYLES = {"adam": ("black", "-"), "coarse": ("tab:red", "--"), "reordered": ("tab:blue", ":")}
 """The color and line of every run."""
@@ -52,8 +52,7 @@ def _distances(panel: axes.Axes, data: xr.Dataset, part: str) -> str:
         plotting.seed_band(panel, data.step, values, "mean", **style)
     panel.set(ylabel="distance from Adam / displacement", ylim=(0, None))
     panel.legend(loc="lower right")
-    where = {"slices": "queries and keys", "others": "all other parameters"}[part]
-    return f"{where}: mean and range over seeds"
+    return f"{PARTS[part]}: mean and range over seeds"
 
 
 def _losses(panel: axes.Axes, data: xr.Dataset) -> str:

@@ -18,8 +18,8 @@ import xarray as xr
 
 from experiments.core.config import check_least, require
 from experiments.core.run import Run
-from experiments.core.stats import means_over_seeds
-from experiments.core.store import labeled, named
+from experiments.core.stats import Statistics, means_over_seeds
+from experiments.core.store import coordinates, labeled, named
 from experiments.figures.invariance.queries_and_keys import others, stacked
 from experiments.training.config import TrainingConfig
 from experiments.training.tasks import Task, language_task
@@ -31,7 +31,9 @@ RUNS = {"adam": "Adam", "coarse": "coarse-grained", "reordered": "Adam, other ba
 
 QUERIES_AND_KEYS = np.array([True, True, False]).reshape(3, 1, 1)
 """Mask of a (width, 3, heads, head_size) leaf."""
-PARTS = ("slices", "others")
+PARTS = {"slices": "queries and keys", "others": "all other parameters"}
+"""The label of every part of the parameters."""
+DONE = ("optimizer steps done, n", "step")
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,7 @@ def analyze(config: Config, trained: Mapping[str, np.ndarray]) -> xr.Dataset:
     Returns:
       The figure's dataset.
     """
-    last = np.arange(config.eval_every, config.num_steps + 1, config.eval_every)
+    every, norms = config.eval_every, ("seed", "step", "run", "part")
     moved = trained["moved"][:, :, :1]  # of the first run
     data = xr.Dataset(
         {
@@ -185,11 +187,9 @@ def analyze(config: Config, trained: Mapping[str, np.ndarray]) -> xr.Dataset:
                 (("seed", "step", "run", "parameter"), trained["trajectory"]),
                 "value of a single entry of a query or key matrix",
             ),
-            "moved": named(
-                (("seed", "step", "run", "part"), trained["moved"]), "norm of θ_n - θ_0"
-            ),
+            "moved": named((norms, trained["moved"]), "norm of θ_n - θ_0"),
             "distance": named(
-                (("seed", "step", "run", "part"), trained["distance"] / moved),
+                (norms, trained["distance"] / moved),
                 "distance from the first run over that run's displacement",
             ),
             "heldout_loss": named(
@@ -198,56 +198,40 @@ def analyze(config: Config, trained: Mapping[str, np.ndarray]) -> xr.Dataset:
                 "nat/token",
             ),
         },
-        {
-            "seed": np.array(config.seeds),
-            "step": named(
-                ("step", np.arange(1, config.num_steps + 1)), "optimizer steps done, n", "step"
-            ),
-            "eval_step": named(("eval_step", last), "optimizer steps done, n", "step"),
-            "run": named(("run", list(RUNS)), "run"),
-            "part": named(("part", list(PARTS)), "queries and keys, or all other parameters"),
-            "parameter": named(
-                ("parameter", np.arange(trained["trajectory"].shape[-1])),
+        coordinates(
+            seed=(config.seeds, "seed"),
+            step=(np.arange(1, config.num_steps + 1), *DONE),
+            eval_step=(np.arange(every, config.num_steps + 1, every), *DONE),
+            run=(list(RUNS), "run"),
+            part=(list(PARTS), "queries and keys, or all other parameters"),
+            parameter=(
+                np.arange(trained["trajectory"].shape[-1]),
                 "place among the entries that were drawn",
             ),
-        },
+        ),
     )
-    blocks = data.loss.coarsen(step=config.eval_every).mean()
     data["training_loss"] = named(
-        blocks.drop_vars("step").rename(step="eval_step"),
+        data.loss.coarsen(step=every).mean().drop_vars("step").rename(step="eval_step"),
         "mean cross-entropy of the eval_every batches before",
         "nat/token",
     )
-    numbers = means_over_seeds(_statistics(data))
-    return labeled(data.assign(numbers))
+    return labeled(data.assign(means_over_seeds(_statistics(data))))
 
 
-def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
+def _statistics(data: xr.Dataset) -> Statistics:
     distance, loss = data.distance.isel(step=-1), data.heldout_loss.isel(eval_step=-1)
     training = data.training_loss.isel(eval_step=-1)
-    return (
-        {
-            f"distance_{run}_{part}": (
-                distance.sel(run=run, part=part),
-                f"{RUNS[run]}: distance from Adam over its displacement at the end, {where}",
-                "1",
-            )
-            for run in ("coarse", "reordered")
-            for part, where in (("slices", "queries and keys"), ("others", "all other parameters"))
-        }
-        | {
-            f"harm_{run}": (
-                loss.sel(run=run) - loss.sel(run="adam"),
-                f"held-out loss at the end, {RUNS[run]} minus Adam",
-                "nat/token",
-            )
-            for run in ("coarse", "reordered")
-        }
-        | {
-            "training_harm_coarse": (  # the control has other batches, so nothing is paired
-                training.sel(run="coarse") - training.sel(run="adam"),
-                "training loss of the last steps, coarse-grained minus Adam",
-                "nat/token",
-            )
-        }
+    stated = {}
+    for run in ("coarse", "reordered"):
+        for part, where in PARTS.items():
+            what = f"distance from Adam over its displacement at the end, {where}"
+            values = distance.sel(run=run, part=part)
+            stated[f"distance_{run}_{part}"] = values, f"{RUNS[run]}: {what}", "1"
+        what = f"held-out loss at the end, {RUNS[run]} minus Adam"
+        stated[f"harm_{run}"] = loss.sel(run=run) - loss.sel(run="adam"), what, "nat/token"
+    stated["training_harm_coarse"] = (  # the control has other batches, so nothing is paired
+        training.sel(run="coarse") - training.sel(run="adam"),
+        "training loss of the last steps, coarse-grained minus Adam",
+        "nat/token",
     )
+    return stated

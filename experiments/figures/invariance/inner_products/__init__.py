@@ -6,14 +6,14 @@ from experiments.core.figure import Figure
 from experiments.core.questions import SCALE_INVARIANCE
 from experiments.figures.invariance.inner_products import claims, plot
 from experiments.figures.invariance.inner_products.run import Config, compute
-from experiments.training.config import LAPTOP_MODEL, SMOKE_MODEL
+from experiments.training.config import LAPTOP_MINIMUM, LAPTOP_MODEL, SMOKE_MODEL
 
 FIGURE = Figure(
     name="inner_products",
     title="Inner products of queries and keys with gradients of other steps",
     paper="Fig. 8",
     question=SCALE_INVARIANCE,
-    decided_by=("inner-products-vanish-towards-the-end",),
+    decided_by=("inner-products-vanish-toward-the-end",),
     caption="nanoGPT ({model.num_layers} layers, {model.num_heads} heads, width {model.width}) is "
     "trained on the {corpus} corpus by Adam with η = {learning_rate:g}, (β, γ) = ({b2:g}, {b1:g}), "
     "batch size {batch}, dropout {model.dropout:g}, N = {num_steps} steps and {num_seeds} seeds. "
@@ -39,12 +39,5 @@ FIGURE = Figure(
     compute=compute,
     plot=plot.plot,
     claims=claims.CLAIMS,
-    minimum={
-        "model.num_layers": 2,
-        "model.width": 64,
-        "model.context": 32,
-        "batch": 8,
-        "num_steps": 1000,
-        "num_seeds": 5,
-    },
+    minimum={**LAPTOP_MINIMUM, "model.num_layers": 2, "num_steps": 1000},
 )

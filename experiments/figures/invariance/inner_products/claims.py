@@ -47,7 +47,7 @@ CLAIMS: tuple[Claim, ...] = (
         reason="A factor of two is the least that a figure with a linear axis would show.",
     ),
     claim(
-        id="inner-products-vanish-towards-the-end",
+        id="inner-products-vanish-toward-the-end",
         section="App. G, Fig. 8",
         statement="With qk-norm the inner product converges to 0 as n → N.",
         quantity=f"mean root mean square of ⟨W_N, g_n⟩ over the last {LAST_STEPS} steps, over that "

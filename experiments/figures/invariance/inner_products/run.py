@@ -21,8 +21,8 @@ import xarray as xr
 
 from experiments.core.config import require
 from experiments.core.run import Run
-from experiments.core.stats import means_over_seeds
-from experiments.core.store import labeled, named
+from experiments.core.stats import Statistics, means_over_seeds
+from experiments.core.store import coordinates, labeled, named, over
 from experiments.figures.invariance.queries_and_keys import inner, stacked
 from experiments.training.config import TrainingConfig
 from experiments.training.tasks import Task, language_task
@@ -180,15 +180,16 @@ def _products(learning_rate, end, w, g, u, normalized) -> dict[str, jax.Array]:
 
 
 PRODUCTS = {
-    "inner": ("⟨W_N, g_n⟩ of a query or key matrix", "1"),
-    "cosine": ("cosine of W_N and g_n", "1"),
-    "own_cosine": ("cosine of W_n and g_n", "1"),
-    "update_cosine": ("cosine of W_N and u_n", "1"),
-    "own_share": ("cosine of W_N and g_n that the contribution of g_n to W_N makes", "1"),
-    "growth": ("η‖u_n‖²", "1"),
-    "radial": ("-2⟨W_n, u_n⟩", "1"),
+    "inner": "⟨W_N, g_n⟩ of a query or key matrix",
+    "cosine": "cosine of W_N and g_n",
+    "own_cosine": "cosine of W_n and g_n",
+    "update_cosine": "cosine of W_N and u_n",
+    "own_share": "cosine of W_N and g_n that the contribution of g_n to W_N makes",
+    "growth": "η‖u_n‖²",
+    "radial": "-2⟨W_n, u_n⟩",
 }
-"""long_name and units of what is recorded at each step."""
+"""The label of what is recorded at each step."""
+STEP = ("optimizer steps done before, n", "step")
 
 
 def analyze(
@@ -212,8 +213,8 @@ def analyze(
     }
     dims = ("network", "seed", "step", "slice")
     data = xr.Dataset(
-        {name: named((dims, runs[name]), *label) for name, label in PRODUCTS.items()}
-        | {
+        {
+            **over(dims, {name: (runs[name], label) for name, label in PRODUCTS.items()}),
             "repeat_error": named(
                 (dims[:2], runs["repeat_error"]), "largest difference between the two passes' W_N"
             ),
@@ -222,30 +223,24 @@ def analyze(
                 "cosine of W_n and g_n where qk-norm's ε vanishes",
             ),
             "chance": named(
-                ((), (config.model.width * config.model.head_size) ** -0.5),
+                (config.model.width * config.model.head_size) ** -0.5,
                 "root mean square cosine of random directions, 1/√entries",
             ),
             "noise_share": named(
-                ((), 2 * config.b1 / (1 - config.b1)),
+                2 * config.b1 / (1 - config.b1),
                 "-2⟨W_n, u_n⟩ over η‖u_n‖² for gradients that are noise, 2γ/(1-γ)",
             ),
         },
-        {
-            "network": named(("network", list(trained)), "network"),
-            "seed": np.array(config.seeds),
-            "step": named(
-                ("step", np.arange(config.num_steps)), "optimizer steps done before, n", "step"
-            ),
-            "exact_step": named(
-                ("exact_step", np.arange(config.exact_steps)),
-                "optimizer steps done before, n",
-                "step",
-            ),
-            "slice": named(
-                ("slice", np.arange(runs["inner"].shape[-1])),
+        coordinates(
+            network=(list(trained), "network"),
+            seed=(config.seeds, "seed"),
+            step=(np.arange(config.num_steps), *STEP),
+            exact_step=(np.arange(config.exact_steps), *STEP),
+            slice=(
+                np.arange(runs["inner"].shape[-1]),
                 "place among the queries and keys of all layers and heads",
             ),
-        },
+        ),
     )
     # By step N momentum has let through 1 - γ^(N-n) of g_n.
     data["own_share"] *= 1 - config.b1 ** (config.num_steps - data.step)
@@ -253,11 +248,10 @@ def analyze(
         abs(data.radial / data.growth.where(data.growth != 0)).median("slice"),
         "|2⟨W_n, u_n⟩| over η‖u_n‖², median over slices",
     )
-    numbers = means_over_seeds(_statistics(data))
-    return labeled(data.assign(numbers))
+    return labeled(data.assign(means_over_seeds(_statistics(data))))
 
 
-def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
+def _statistics(data: xr.Dataset) -> Statistics:
     over, statistics = ("step", "slice"), {}
     for network, label in NETWORKS.items():
         run = data.sel(network=network)

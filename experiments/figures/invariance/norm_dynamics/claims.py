@@ -35,17 +35,22 @@ def _on_the_flow(run: xr.Dataset, form: str, lowest: float, highest: float) -> E
     return every_median(chosen.flow_growth.sel(form=form).median("flow_slice"))
 
 
+AT_ZERO = dict(
+    corrected_by="norm-is-a-moving-average-with-decay",
+    correction="At λ = 0 it is a sum, like AdaGrad's, of whole slices.",
+)
+
 claim = partial(Claim, figure="norm_dynamics")
 
 
-def on_the_flow(form: str, lowest: float, highest: float, which: str, **words: Any) -> Claim:
-    """Return a claim about a form's prediction of the flow for γ from `lowest` to `highest`."""
+def on_the_flow(form: str, b1: tuple[float, float], which: str, **words: Any) -> Claim:
+    """Return a claim about a form's prediction of the flow for γ between two values."""
     return claim(
         section="App. I, J",
         quantity=f"predicted over true ‖W‖² - ‖W_0‖² at the flow's end, γ {which}: median over "
         "slices, then over seeds at each γ, lowest and highest ends of their intervals; decided if "
         "every slice grew by 5%",
-        statistic=lambda run: _on_the_flow(run, form, lowest, highest),
+        statistic=lambda run: _on_the_flow(run, form, *b1),
         **words,
     )
 
@@ -117,8 +122,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     on_the_flow(
         "full",
-        0.8,
-        1.0,
+        (0.8, 1.0),
         "≥ 0.8",
         id="flow-full-form-large-momentum",
         statement="On the flow the full form holds for γ ≥ 0.8.",
@@ -128,8 +132,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     on_the_flow(
         "full",
-        0.0,
-        0.5,
+        (0.0, 0.5),
         "≤ 0.5",
         id="flow-full-form-small-momentum",
         statement="‖dW/dt‖² = ‖u‖² + O(η), so the full form holds on the flow for small γ too.",
@@ -140,8 +143,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     on_the_flow(
         "velocity",
-        0.0,
-        1.0,
+        (0.0, 1.0),
         "≥ 0.01",
         id="flow-velocity-form",
         statement="On the flow η‖dW/dt‖² - 2⟨W,u⟩ gives the growth of ‖W‖² at every γ.",
@@ -160,12 +162,11 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             accept=(-math.inf, 0.5),
             reason="An average forgets where it began, here down to 0.17; a sum keeps all of it.",
-            corrected_by="norm-is-a-moving-average-with-decay" if correction else "",
-            correction=correction,
+            **correction,
         )
         for name, place, which, correction in (
-            ("with-decay", 1, "λ > 0", ""),
-            ("without-decay", 0, "λ = 0", "At λ = 0 it is a sum, like AdaGrad's, of whole slices."),
+            ("with-decay", 1, "λ > 0", {}),
+            ("without-decay", 0, "λ = 0", AT_ZERO),
         )
     ),
 )

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 import jax
 import numpy as np
 import optax
-from jax.typing import ArrayLike
 
 from experiments.figures.invariance.queries_and_keys import inner, observed, scaled, stacked
 from experiments.training.tasks import Task
@@ -19,13 +18,7 @@ MemberFunction = Callable[[Mapping[str, jax.Array]], dict[str, jax.Array]]
 
 
 def discrete_norms(
-    task: Task,
-    chosen: np.ndarray,
-    *,
-    num_steps: int,
-    learning_rate: float,
-    b2: ArrayLike,
-    eps: ArrayLike,
+    task: Task, chosen: np.ndarray, *, num_steps: int, learning_rate: float, b2: float, eps: float
 ) -> MemberFunction:
     """Return a member function for Adam's run with decoupled weight decay on matrices.
 
@@ -66,12 +59,9 @@ def discrete_norms(
             _, record, _, _, true = opt_state
             return {term: getattr(record, term) for term in TERMS} | {"true": true}
 
+        scaled_task = task._replace(init=init)
         return train_member(
-            task._replace(init=init),
-            optimizer,
-            seed=member["seed"],
-            num_steps=num_steps,
-            read=read,
+            scaled_task, optimizer, seed=member["seed"], num_steps=num_steps, read=read
         ).read
 
     return fn
@@ -85,13 +75,7 @@ def _squared_norm_after() -> optax.GradientTransformation:
 
 
 def flow_norms(
-    task: Task,
-    *,
-    num_steps: int,
-    substeps: int,
-    learning_rate: float,
-    b2: ArrayLike,
-    eps: ArrayLike,
+    task: Task, *, num_steps: int, substeps: int, learning_rate: float, b2: float, eps: float
 ) -> MemberFunction:
     """Return a member function for the flow without decay and dropout, each minibatch held a step.
 

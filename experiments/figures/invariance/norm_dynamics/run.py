@@ -13,8 +13,8 @@ import xarray as xr
 
 from experiments.core.config import require
 from experiments.core.run import Run
-from experiments.core.stats import means_over_seeds
-from experiments.core.store import labeled, named
+from experiments.core.stats import Statistics, means_over_seeds
+from experiments.core.store import coordinates, labeled, named, over
 from experiments.figures.invariance.norm_dynamics.norms import TERMS, discrete_norms, flow_norms
 from experiments.training.config import LAPTOP_MODEL, SMOKE_MODEL, TrainingConfig
 from experiments.training.tasks import language_task
@@ -134,63 +134,51 @@ def analyze(
     grown = (true - initial)[:num_b1s, ..., -1]
     factor = np.asarray(momentum_factor(np.array(config.b1s)), float)
     apart = true[scaled] - true[plain]
-    trajectory, of_flow = ("decay", "seed", "slice", "step"), ("flow_b1", "seed", "flow_slice")
+    trajectories = {
+        "true": (true[plain], "‖W‖² of a query or key matrix"),
+        "theorem": ((decayed + growth)[plain], "‖W‖² by Theorem 2"),
+        "corrected": (
+            (decayed + factor[place] * growth)[plain],
+            "‖W‖² by Theorem 2 with its growth times (1+γ)/(1-γ)",
+        ),
+        "full": ((decayed + growth + radial)[plain], "‖W‖² by the full form, with -2⟨W,u⟩"),
+        "memory": (apart / apart[..., :1], "share of a difference in ‖W_0‖² that is left in ‖W‖²"),
+    }
+    growth_ratio = grown / growth[:num_b1s, ..., -1]
+    flow_growth = np.stack([flow[form] / flow["true"] for form in FORMS])
+    flow_share, of_flow = flow["true"] / flow["initial"], ("flow_b1", "seed", "flow_slice")
     data = xr.Dataset(
         {
-            "true": named((trajectory, true[plain]), "‖W‖² of a query or key matrix"),
-            "theorem": named((trajectory, (decayed + growth)[plain]), "‖W‖² by Theorem 2"),
-            "corrected": named(
-                (trajectory, (decayed + factor[place] * growth)[plain]),
-                "‖W‖² by Theorem 2 with its growth times (1+γ)/(1-γ)",
-            ),
-            "full": named(
-                (trajectory, (decayed + growth + radial)[plain]),
-                "‖W‖² by the full form, with -2⟨W,u⟩",
-            ),
-            "memory": named(
-                (trajectory, apart / apart[..., :1]),
-                "share of a difference in ‖W_0‖² that is left in ‖W‖²",
-            ),
+            **over(("decay", "seed", "slice", "step"), trajectories),
             "growth_ratio": named(
-                (("b1", "seed", "slice"), grown / growth[:num_b1s, ..., -1]),
+                (("b1", "seed", "slice"), growth_ratio),
                 "growth of ‖W‖² over Theorem 2's at the last step, λ = 0",
             ),
             "momentum_factor": named(("b1", factor), "(1+γ)/(1-γ)"),
             "flow_growth": named(
-                (
-                    ("form", *of_flow),
-                    np.stack([flow[form] / flow["true"] for form in FORMS]),
-                ),
+                (("form", *of_flow), flow_growth),
                 "predicted growth of ‖W‖² over the true one at the flow's end",
             ),
-            "flow_share": named(
-                (of_flow, flow["true"] / flow["initial"]), "growth of ‖W‖² on the flow over ‖W_0‖²"
-            ),
+            "flow_share": named((of_flow, flow_share), "growth of ‖W‖² on the flow over ‖W_0‖²"),
             "flow_smallest_share": named(
-                (flow["true"] / flow["initial"]).min(),
-                "smallest growth of a slice on the flow over ‖W_0‖²",
+                flow_share.min(), "smallest growth of a slice on the flow over ‖W_0‖²"
             ),
         },
-        {
-            "decay": named(("decay", ["λ = 0", "λ > 0"]), "decoupled weight decay"),
-            "weight_decay": named(("decay", [0.0, config.weight_decay]), "λ", "1/learning rate"),
-            "seed": np.array(config.seeds),
-            "slice": named(
-                ("slice", config.chosen), "place among the queries and keys of all layers and heads"
-            ),
-            "step": named(
-                ("step", np.arange(config.num_steps + 1)), "optimizer steps done, n", "step"
-            ),
-            "b1": named(("b1", np.array(config.b1s)), "γ"),
-            "form": named(("form", list(FORMS)), "prediction"),
-            "flow_b1": named(("flow_b1", np.array(config.flow_b1s)), "γ on the flow"),
-        },
+        coordinates(
+            decay=(["λ = 0", "λ > 0"], "decoupled weight decay"),
+            seed=(config.seeds, "seed"),
+            slice=(config.chosen, "place among the queries and keys of all layers and heads"),
+            step=(np.arange(config.num_steps + 1), "optimizer steps done, n", "step"),
+            b1=(config.b1s, "γ"),
+            form=(FORMS, "prediction"),
+            flow_b1=(config.flow_b1s, "γ on the flow"),
+        )
+        | over("decay", {"weight_decay": ([0.0, config.weight_decay], "λ", "1/learning rate")}),
     )
-    numbers = means_over_seeds(_statistics(data))
-    return labeled(data.assign(numbers))
+    return labeled(data.assign(means_over_seeds(_statistics(data))))
 
 
-def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
+def _statistics(data: xr.Dataset) -> Statistics:
     """Return the numbers that the report states."""
     last = data.isel(step=-1)
     stated = {

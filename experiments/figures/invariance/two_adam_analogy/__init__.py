@@ -1,4 +1,10 @@
-"""2-Adam with γ₂ = 0 versus Adam with a normalization layer (not in the paper)."""
+"""2-Adam with γ₂ = 0 versus Adam with a normalization layer (not in the paper).
+
+Does a layer do to Adam what a second stage with γ₂ = 0 and β₂ = 1/(1+2λη) does? The average in (a)
+begins at 0, and at λ = 0 it is the sum, β₂ = 1. In (b), a constant would be a learning rate; at
+λ = 0, β₂ → 1 and the stage's average is a running mean. In (c), the cosine is 1 for a scale. The
+second page draws running means over a twentieth of the run.
+"""
 
 from dataclasses import replace
 
@@ -13,20 +19,16 @@ FIGURE = Figure(
     title="2-Adam with γ₂ = 0 versus Adam with a normalization layer",
     paper="not in the paper",
     question=SCALE_INVARIANCE,
-    caption="Does a normalization layer do to Adam what a second stage with γ₂ = 0 and β₂ = "
-    "1/(1+2λη) does? nanoGPT ({model.num_layers} layers, {model.num_heads} heads, width "
-    "{model.width}) is trained on the {corpus} corpus with (β, γ) = ({b2:g}, {b1:g}), batch size "
-    "{batch} and {num_seeds} seeds; only queries and keys decay, with λ = 0 or 1/(2λη) = "
-    "{averaging_steps} steps. For Adam with qk-norm at η = {learning_rate:g}: (a) ‖W‖² of every "
-    "head's query and key over the moving average of ‖u‖² that it is said to be, which begins at 0 "
-    "(at λ = 0 it is the sum, β₂ = 1); (b) ‖W‖ times the scale that a coarse-grained second stage "
-    "gives the same u, relative to its value after the middle, where a constant would be a "
-    "learning rate (at λ = 0, β₂ → 1 and the average is a running mean); (c) cosine of u and the "
-    "elementwise second stage's output, which is 1 for a scale. After {num_steps} steps of "
-    "training from the same weights: (d, e) held-out loss at the end versus η; (f) the gain over "
-    "Adam, paired by seed, each at the learning rate that is best on the other seeds, means with "
-    "95% intervals; all others are medians with the range over seeds. Second page: training "
-    "losses, running means, medians over seeds.",
+    caption="nanoGPT ({model.num_layers} layers, {model.num_heads} heads, width {model.width}) is "
+    "trained on the {corpus} corpus with (β, γ) = ({b2:g}, {b1:g}), batch size {batch} and "
+    "{num_seeds} seeds; only queries and keys decay, with λ = 0 or 1/(2λη) = {averaging_steps} "
+    "steps. For Adam with qk-norm at η = {learning_rate:g}: (a) ‖W‖² of every head's query and key "
+    "over the moving average of ‖u‖² that it is said to be; (b) ‖W‖ times the scale that a "
+    "coarse-grained second stage gives u, relative to its value after the middle; (c) cosine of u "
+    "and the elementwise second stage's output. After {num_steps} steps from the same weights: (d, "
+    "e) held-out loss versus η; (f) the gain over Adam, paired by seed, each at the learning rate "
+    "that is best on the other seeds, means with 95% intervals. Elsewhere lines are medians with "
+    "the range over seeds. The second page shows training losses.",
     presets={
         "smoke": Config(
             model=replace(SMOKE_MODEL, num_heads=2),
@@ -39,13 +41,7 @@ FIGURE = Figure(
             eval_batches=2,
         ),
         "laptop": Config(model=replace(LAPTOP_MODEL, num_heads=4)),
-        "paper": Config(
-            batch=64,
-            num_steps=3000,
-            norm_steps=3000,
-            eval_batches=200,
-            chunk_size=1,
-        ),
+        "paper": Config(batch=64, num_steps=3000, norm_steps=3000, eval_batches=200, chunk_size=1),
     },
     compute=compute,
     plot=plot.plot,

@@ -6,8 +6,9 @@ from functools import partial
 import xarray as xr
 
 from experiments.core.claims import Claim
-from experiments.core.stats import NOTHING, Estimate, median, median_over_seeds
+from experiments.core.stats import NOTHING, Estimate, median_over_seeds
 
+LAYER = "adam_qk_norm"
 TWO_ADAMS = {
     "two_adam_everywhere": "2-Adam",
     "two_adam_elementwise": "2-Adam on queries and keys only",
@@ -21,17 +22,21 @@ def _gain(run: xr.Dataset, arm: str, decay: int) -> xr.DataArray:
     return loss.sel(arm="adam") - loss.sel(arm=arm)
 
 
-def _gain_of_the_layer(run: xr.Dataset, decay: int) -> Estimate:
-    return median(_gain(run, "adam_qk_norm", decay).values)
-
-
 def _beyond_half(run: xr.Dataset, arm: str, decay: int) -> Estimate:
     """Return the gain of `arm` minus half of the layer's; nothing if the layer gains nothing."""
-    if not _gain_of_the_layer(run, decay).low > 0:
+    of_layer = _gain(run, LAYER, decay)
+    if not median_over_seeds(of_layer).low > 0:
         return NOTHING
-    beyond = _gain(run, arm, decay) - _gain(run, "adam_qk_norm", decay) / 2
-    return median(beyond.values)
+    return median_over_seeds(_gain(run, arm, decay) - of_layer / 2)
 
+
+DECAYS = (("with-decay", 1, "λ > 0"), ("without-decay", 0, "λ = 0"))
+"""The end of an id, the place along `decay`, and the words."""
+AT_ZERO = dict(
+    corrected_by="norm-scales-like-the-second-stage-with-decay",
+    correction="At λ = 0 ‖W‖² is a sum: u/‖W‖ falls like 1/√n, which no stage with a bias "
+    "correction does.",
+)
 
 claim = partial(Claim, figure="two_adam_analogy")
 
@@ -49,19 +54,9 @@ CLAIMS: tuple[Claim, ...] = (
             accept=(0.95, 1.05),
             reason="A constant is a learning rate; a twentieth is allowed for e^-5 of ‖W_0‖² and "
             "the run's noise, which may be left after five averaging times.",
-            corrected_by="norm-scales-like-the-second-stage-with-decay" if correction else "",
-            correction=correction,
+            **correction,
         )
-        for name, place, which, correction in (
-            ("with-decay", 1, "λ > 0", ""),
-            (
-                "without-decay",
-                0,
-                "λ = 0",
-                "At λ = 0 ‖W‖² is a sum: u/‖W‖ falls like 1/√n, which no stage with a bias "
-                "correction does.",
-            ),
-        )
+        for (name, place, which), correction in zip(DECAYS, ({}, AT_ZERO), strict=True)
     ),
     claim(
         id="norm-is-the-root-of-the-average",
@@ -99,16 +94,16 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     *(
         row
-        for name, place, which in (("with-decay", 1, "λ > 0"), ("without-decay", 0, "λ = 0"))
+        for name, place, which in DECAYS
         for row in (
             claim(
-                id=f"normalisation-layer-helps-{name}",
+                id=f"normalization-layer-helps-{name}",
                 section="§4.1",
                 statement=f"A normalization layer on queries and keys helps training at {which}.",
                 quantity="held-out loss of Adam without qk-norm minus that with it, nats per "
                 "token, each at the learning rate that is best on the other seeds: median over "
                 "seeds",
-                statistic=lambda run, place=place: _gain_of_the_layer(run, place),
+                statistic=lambda run, place=place: median_over_seeds(_gain(run, LAYER, place)),
                 accept=(0.0, math.inf),
                 reason="It helps if the loss is lower.",
             ),

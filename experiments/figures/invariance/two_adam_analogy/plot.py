@@ -39,11 +39,8 @@ def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
 
 def _ratio(panel: axes.Axes, data: xr.Dataset) -> str:
     _bands(panel, data.ratio)
-    for factor, style, label in (
-        (data.momentum_factor.item(), "--", "(1+γ)/(1-γ)"),
-        (1.0, ":", "Theorem 2"),
-    ):
-        panel.axhline(factor, color="0.3", linestyle=style, linewidth=1, label=label)
+    _level(panel, data.momentum_factor.item(), "(1+γ)/(1-γ)", "--")
+    _level(panel, 1, "Theorem 2")
     panel.set(yscale="log", ylabel="‖W‖² over the average of ‖u‖²", ylim=(0.5, None))
     panel.legend(loc="upper right")
     return "the norm and its average"
@@ -53,7 +50,7 @@ def _scales(panel: axes.Axes, data: xr.Dataset) -> str:
     product = data.scale / data.inverse_norm
     half = data.norm_step[-1] // 2
     _bands(panel, product / product.sel(norm_step=slice(half, 1.2 * half)).mean("norm_step"))
-    panel.axhline(1, color="0.3", linestyle=":", linewidth=1, label="equal up to a constant")
+    _level(panel, 1, "equal up to a constant")
     panel.set(ylabel="second stage's scale × ‖W‖, relative", ylim=(0, None))
     panel.legend(loc="lower right")
     return "the second stage and the norm"
@@ -61,10 +58,14 @@ def _scales(panel: axes.Axes, data: xr.Dataset) -> str:
 
 def _cosine(panel: axes.Axes, data: xr.Dataset) -> str:
     _bands(panel, data.cosine)
-    panel.axhline(1, color="0.3", linestyle=":", linewidth=1, label="division by a number")
+    _level(panel, 1, "division by a number")
     panel.set(ylabel="cosine with u", ylim=(0.9, 1.005))
     panel.legend(loc="lower right")
     return "direction after an elementwise second stage"
+
+
+def _level(panel: axes.Axes, height: float, label: str, style: str = ":") -> None:
+    panel.axhline(height, color="0.3", linestyle=style, linewidth=1, label=label)
 
 
 def _bands(panel: axes.Axes, values: xr.DataArray) -> None:
@@ -98,11 +99,8 @@ def _gains(panel: axes.Axes, data: xr.Dataset) -> str:
             plotting.seed_means(panel, y, of_arms, "y", label=f"{name}, {decay}", **style)
     panel.axvline(0, ymax=0.85, color="0.6", linewidth=0.8, zorder=0)  # below the legend
     panel.set_yticks(np.arange(len(arms)), [ARMS[arm][0] for arm in arms])
-    panel.set(
-        xlabel="loss of Adam minus that of each (nats/token)",
-        ylabel="optimizer and model",
-        ylim=(-0.6, 4.6),
-    )
+    panel.set_ylim(-0.6, 4.6)
+    panel.set(xlabel="loss of Adam minus that of each (nats/token)", ylabel="optimizer and model")
     panel.legend(loc="upper left", ncols=2)
     return "gain over Adam, each at its best learning rate"
 

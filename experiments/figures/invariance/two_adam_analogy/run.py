@@ -19,8 +19,8 @@ from scipy import signal
 
 from experiments.core.config import check_least, require
 from experiments.core.run import Run
-from experiments.core.stats import best_on_other_seeds, means_over_seeds
-from experiments.core.store import labeled, named
+from experiments.core.stats import Statistics, best_on_other_seeds, means_over_seeds
+from experiments.core.store import coordinates, labeled, named, over
 from experiments.figures.invariance.queries_and_keys import (
     observed,
     on_queries_and_keys,
@@ -40,6 +40,8 @@ from kadam_jax.invariance import momentum_factor, squared_norm_average
 RUNNING_MEAN = 1 - 1e-6
 """β₂ where λ = 0 requires 1, for which a bias-corrected average is 0/0; its limit is a mean."""
 SPLITS = ("train", "heldout")
+DECAY = (["λ = 0", "λ > 0"], "decoupled weight decay of queries and keys")
+STEP = ("optimizer steps done before, n", "step")
 
 MemberFunction = Callable[[Mapping[str, jax.Array]], dict[str, jax.Array]]
 
@@ -108,18 +110,15 @@ def compute(config: Config, run: Run) -> xr.Dataset:
         return run.sweep(name, fn, members, chunk_size=config.chunk_size, grid_shape=True)
 
     followed = sweep("norms", norms_member(config, with_qk_norm))
+    stages = list(SECOND_STAGES.values())
     models = {
-        "qk_norm": (with_qk_norm, ("adam",)),
-        "plain": (plain._replace(init=init_plain), tuple(SECOND_STAGES)),
+        "qk_norm": (with_qk_norm, stages[:1]),  # without a second stage
+        "plain": (plain._replace(init=init_plain), stages),
     }
+    rates = np.array(config.learning_rates)
     trained = [
-        sweep(
-            name,
-            losses_member(config, task, stages),
-            stage=np.arange(len(stages)),
-            rate=np.array(config.learning_rates),
-        )
-        for name, (task, stages) in models.items()
+        sweep(name, losses_member(config, task, of), stage=np.arange(len(of)), rate=rates)
+        for name, (task, of) in models.items()
     ]
     loss, final = (np.concatenate([x[key] for x in trained]) for key in ("loss", "final"))
     return analyze(config, followed, loss, final)
@@ -142,7 +141,7 @@ def norms_member(config: Config, task: Task) -> MemberFunction:
     return fn
 
 
-def losses_member(config: Config, task: Task, stages: Sequence[str]) -> MemberFunction:
+def losses_member(config: Config, task: Task, stages: Sequence[Callable]) -> MemberFunction:
     """Return a member function: `loss` by step, (num_steps,), and `final` by split, dropout off.
 
     The second stage is the one in `stages` at the member's place.
@@ -151,9 +150,7 @@ def losses_member(config: Config, task: Task, stages: Sequence[str]) -> MemberFu
     def fn(member):
         rate, decayed, seed = member["rate"], member["decayed"], member["seed"]
         second_b2 = config.second_b2(rate, decayed)
-        second = one_of(
-            [SECOND_STAGES[stage](second_b2, config.eps) for stage in stages], member["stage"]
-        )
+        second = one_of([stage(second_b2, config.eps) for stage in stages], member["stage"])
         optimizer = _optimizer(config, rate, decayed, second)
         result = train_member(task, optimizer, seed=seed, num_steps=config.num_steps)
         keys = jax.random.split(jax.random.key(seed), config.eval_batches)
@@ -192,6 +189,12 @@ def analyze(
     Returns:
       The figure's dataset.
     """
+    data = _norms(config, followed).merge(_losses(config, loss, final))
+    return labeled(data.assign(means_over_seeds(_statistics(data))))
+
+
+def _norms(config: Config, followed: Mapping[str, np.ndarray]) -> xr.Dataset:
+    """Compare ‖W‖ with what it is said to be, at each step and in parts of the run."""
     norms = {key: np.moveaxis(array.astype(float), -1, -2) for key, array in followed.items()}
     squared_norm = norms["squared_norm"][..., 1:]
     averages = []
@@ -199,85 +202,90 @@ def analyze(
         weight_decay = config.weight_decay(config.learning_rate, place)
         decay, weight, _ = map(float, squared_norm_average(config.learning_rate, weight_decay))
         averages.append(signal.lfilter([weight], [1, -decay], squared_updates)[..., :-1])
-    followed_dims = ("decay", "seed", "slice", "norm_step")
+    by_step = {
+        "ratio": (
+            squared_norm / np.stack(averages),
+            "‖W‖² over the moving average of ‖u‖² that it is said to be",
+        ),
+        "inverse_norm": (squared_norm**-0.5, "scale 1/‖W‖ that a scale-invariant weight gives u"),
+        "scale": (norms["scale"][..., 1:], "scale that a coarse-grained second stage gives u"),
+        "cosine": (
+            norms["cosine"][..., 1:],
+            "cosine of u and the elementwise second stage's output",
+        ),
+    }
     data = xr.Dataset(
-        {
-            "ratio": named(
-                (followed_dims, squared_norm / np.stack(averages)),
-                "‖W‖² over the moving average of ‖u‖² that it is said to be",
-            ),
-            "inverse_norm": named(
-                (followed_dims, squared_norm**-0.5),
-                "scale 1/‖W‖ that a scale-invariant weight gives u",
-            ),
-            "scale": named(
-                (followed_dims, norms["scale"][..., 1:]),
-                "scale that a coarse-grained second stage gives u",
-            ),
-            "cosine": named(
-                (followed_dims, norms["cosine"][..., 1:]),
-                "cosine of u and the elementwise second stage's output",
-            ),
-            "momentum_factor": named(float(momentum_factor(config.b1)), "(1+γ)/(1-γ)"),
-            "loss": named(
-                (("arm", "rate", "decay", "seed", "step"), loss),
-                "mean cross-entropy of the training batch",
-                "nat/token",
-            ),
-            "final_loss": named(
-                (("arm", "rate", "decay", "seed", "split"), final),
-                "loss at the end, dropout off",
-                "nat/token",
-            ),
-        },
-        {
-            "decay": named(
-                ("decay", ["λ = 0", "λ > 0"]), "decoupled weight decay of queries and keys"
-            ),
-            "seed": np.array(config.seeds),
-            "norm_step": named(
-                ("norm_step", np.arange(1, config.norm_steps)),
-                "optimizer steps done before, n",
-                "step",
-            ),
-            "step": named(
-                ("step", np.arange(config.num_steps)), "optimizer steps done before, n", "step"
-            ),
-            "arm": named(("arm", list(ARMS)), "optimizer and model"),
-            "split": named(("split", list(SPLITS)), "split of the corpus"),
-            "rate": named(("rate", np.array(config.learning_rates)), "learning rate η"),
-        },
+        over(("decay", "seed", "slice", "norm_step"), by_step),
+        coordinates(
+            decay=DECAY,
+            seed=(config.seeds, "seed"),
+            norm_step=(np.arange(1, config.norm_steps), *STEP),
+        ),
     )
     tenth, half = config.norm_steps // 10, config.norm_steps // 2
-    product = data.scale / data.inverse_norm
-    late, middle = slice(config.norm_steps - tenth, None), slice(half, half + tenth - 1)
-    data["drift"] = named(
-        product.sel(norm_step=late).mean("norm_step")
-        / product.sel(norm_step=middle).mean("norm_step"),
-        "‖W‖ times the second stage's scale, last tenth over the tenth after the middle",
+    late, middle, second_half = (
+        data.sel(norm_step=steps)
+        for steps in (
+            slice(config.norm_steps - tenth, None),
+            slice(half, half + tenth - 1),
+            slice(half, None),
+        )
     )
-    data["final_ratio"] = named(
-        data.ratio.sel(norm_step=late).mean("norm_step"),
-        "‖W‖² over the moving average of ‖u‖², last tenth of the run",
+    late_scale, middle_scale = (
+        (part.scale / part.inverse_norm).mean("norm_step") for part in (late, middle)
     )
-    data["final_cosine"] = named(
-        data.cosine.sel(norm_step=slice(half, None)).mean("norm_step"),
-        "cosine of u and the elementwise stage's output, second half",
+    return data.assign(
+        momentum_factor=named(float(momentum_factor(config.b1)), "(1+γ)/(1-γ)"),
+        drift=named(
+            late_scale / middle_scale,
+            "‖W‖ times the second stage's scale, last tenth over the tenth after the middle",
+        ),
+        final_ratio=named(
+            late.ratio.mean("norm_step"),
+            "‖W‖² over the moving average of ‖u‖², last tenth of the run",
+        ),
+        final_cosine=named(
+            second_half.cosine.mean("norm_step"),
+            "cosine of u and the elementwise stage's output, second half",
+        ),
+    )
+
+
+def _losses(config: Config, loss: np.ndarray, final: np.ndarray) -> xr.Dataset:
+    """Label losses, and choose each arm's learning rate on the other seeds."""
+    members = ("arm", "rate", "decay", "seed")
+    data = xr.Dataset(
+        {
+            "loss": named(
+                ((*members, "step"), loss), "mean cross-entropy of the training batch", "nat/token"
+            ),
+            "final_loss": named(
+                ((*members, "split"), final), "loss at the end, dropout off", "nat/token"
+            ),
+        },
+        coordinates(
+            decay=DECAY,
+            seed=(config.seeds, "seed"),
+            step=(np.arange(config.num_steps), *STEP),
+            arm=(ARMS, "optimizer and model"),
+            split=(SPLITS, "split of the corpus"),
+            rate=(config.learning_rates, "learning rate η"),
+        ),
     )
     best = best_on_other_seeds(data.final_loss.sel(split="heldout", drop=True), "rate")
-    data["tuned_rate"] = named(
-        data.rate[best].drop_vars("rate"), "learning rate that is best on the other seeds"
+    return data.assign(
+        tuned_rate=named(
+            data.rate[best].drop_vars("rate"), "learning rate that is best on the other seeds"
+        ),
+        tuned_loss=named(
+            data.final_loss.isel(rate=best).drop_vars("rate"),
+            "loss at the learning rate that is best on the other seeds",
+            "nat/token",
+        ),
     )
-    data["tuned_loss"] = named(
-        data.final_loss.isel(rate=best).drop_vars("rate"),
-        "loss at the learning rate that is best on the other seeds",
-        "nat/token",
-    )
-    numbers = means_over_seeds(_statistics(data))
-    return labeled(data.assign(numbers))
 
 
-def _statistics(data: xr.Dataset) -> dict[str, tuple[xr.DataArray, str, str]]:
+def _statistics(data: xr.Dataset) -> Statistics:
     """Return the numbers that the report states."""
     measured = {
         "drift": "‖W‖ times the second stage's scale, at the end over its value after the middle",

@@ -5,14 +5,14 @@ import xarray as xr
 from matplotlib import axes, cm, colors, figure
 
 from experiments.core import plot as plotting
-from experiments.figures.optimizer.plot import STRATEGIES
+from experiments.figures.optimizer.plot import STRATEGIES, interval_row
 
 ADAMW = ("AdamW", "tab:red", "x")
 KADAM = ("2-Adam", "0.2", "o")
 OPTIMIZERS = {"adamw": ADAMW, "kadam_2": KADAM}
 """Label, color and marker; the strategies have their own."""
-DECAYS = {"b1_1": "1 − γ₁", "b2_1": "1 − β₁", "b1_2": "1 − γ₂", "b2_2": "1 − β₂"}
-SYMBOLS = {"b1_1": "γ₁", "b2_1": "β₁", "b1_2": "γ₂", "b2_2": "β₂", "rate": "η"}
+DECAYS = {"b1_1": "γ₁", "b2_1": "β₁", "b1_2": "γ₂", "b2_2": "β₂"}
+SYMBOLS = DECAYS | {"rate": "η"}
 SHADE = dict(color="0.93", linewidth=0, zorder=0)
 SHOWN = 0.25
 """The share of members, counted from the best, whose decays are drawn."""
@@ -28,12 +28,6 @@ def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
     return {"": canvas}
 
 
-def _shade(panel: axes.Axes, ends: np.ndarray, along: str) -> None:
-    """Shade the outer tenths of (lowest, inner low, inner high, highest)."""
-    for start, stop in (ends[:2], ends[2:]):
-        {"x": panel.axvspan, "y": panel.axhspan}[along](start, stop, **SHADE)
-
-
 def _members(panel: axes.Axes, data: xr.Dataset) -> str:
     best = data.validation.where(np.isfinite(data.validation)).values
     best = np.nanmin(best) if np.isfinite(best).any() else 0.0
@@ -42,39 +36,21 @@ def _members(panel: axes.Axes, data: xr.Dataset) -> str:
         one = data.sel(optimizer=name)
         rates = one.setting.sel(coordinate="rate")
         finite = np.isfinite(one.validation.values)
-        style = dict(color=color, markersize=3.5, linestyle="none", alpha=0.75)
         count = f"{len(finite)}" + ("" if finite.all() else f", {(~finite).sum()} diverged")
-        panel.plot(
-            rates,
-            one.validation.clip(max=worst),
-            marker=marker,
-            label=f"{label} ({count})",
-            **style,
-        )
-        chosen = one.chosen.item()
-        panel.plot(
-            rates[chosen],
-            one.validation[chosen],
-            "*",
-            color=color,
-            markersize=13,
-            markeredgecolor="white",
-            zorder=4,
-        )
+        style = {"color": color, "label": f"{label} ({count})", "ms": 3.5, "alpha": 0.75}
+        panel.plot(rates, one.validation.clip(max=worst), marker, **style)
+        star, at = {"color": color, "ms": 13, "mec": "white", "zorder": 4}, one.chosen.item()
+        panel.plot(rates[at], one.validation[at], "*", **star)
     for strategy in data.strategy.values:
         label, color, marker = STRATEGIES[strategy]
         losses = data.strategy_validation.sel(strategy=strategy).clip(max=worst)
-        panel.plot(data.strategy_rate, losses, "-", color=color, linewidth=0.9)
-        panel.plot(
-            data.strategy_rate, losses, marker, color=color, fillstyle="none", ms=5, label=label
-        )
-    _shade(panel, data.box.sel(coordinate="rate").values, "x")
-    panel.set(
-        xscale="log",
-        xlabel="learning rate η",
-        ylabel="validation loss (nat/token)",
-        ylim=(best - 0.05 * ROOM, worst + 0.02 * ROOM),
-    )
+        style = {"color": color, "label": label, "linewidth": 0.9, "fillstyle": "none", "ms": 5}
+        panel.plot(data.strategy_rate, losses, marker, linestyle="-", **style)
+    lowest, low, high, highest = data.box.sel(coordinate="rate").values
+    panel.axvspan(lowest, low, **SHADE)
+    panel.axvspan(high, highest, **SHADE)
+    panel.set_ylim(best - 0.05 * ROOM, worst + 0.02 * ROOM)
+    panel.set(xscale="log", xlabel="learning rate η", ylabel="validation loss (nat/token)")
     plotting.legend_above(panel, 0.17, loc="upper center", ncols=4, fontsize=7)
     return "every member, one seed; ★ is chosen with more seeds"
 
@@ -104,14 +80,14 @@ def _decays(panel: axes.Axes, data: xr.Dataset) -> str:
         panel.plot(across, left.sel(arm=strategy), marker, color=tint, fillstyle="none", ms=6)
     panel.plot(across, left.sel(arm="searched"), "-*", color="0.1", lw=1.8, ms=12, zorder=4)
     panel.set_yscale("log")
-    panel.set_xticks(across, DECAYS.values())
+    panel.set_xticks(across, [f"1 − {symbol}" for symbol in DECAYS.values()])
     panel.set(xlabel="decay of a stage", ylabel="1 minus the decay")
     return f"decays of 2-Adam's best {len(order)} members; ★ is chosen"
 
 
 def _gains(panel: axes.Axes, data: xr.Dataset) -> str:
     rows = [
-        ("2-Adam found, images", data.second_gain, _second_at_edge(data), KADAM),
+        ("2-Adam found, images", data.second_gain, data.second_rate_at_edge.any(), KADAM),
         *(
             (f"{style[0]}, text", data.gain.sel(arm=arm), _at_edge(data, arm), style)
             for arm, style in STRATEGIES.items()
@@ -120,9 +96,7 @@ def _gains(panel: axes.Axes, data: xr.Dataset) -> str:
         ("2-Adam found, text", data.gain_searched, _at_edge(data, "searched"), KADAM),
     ][::-1]
     for place, (_, gain, edge, (_, color, marker)) in enumerate(rows):
-        plotting.horizontal_interval(panel, place, gain.values, fmt=marker, color=color, capsize=3)
-        if edge:
-            panel.plot(gain[0], place, color=color, **plotting.RING)
+        interval_row(panel, place, gain, edge, fmt=marker, color=color, capsize=3)
     panel.axvline(0, color=ADAMW[1], linestyle=":", linewidth=0.9)
     plotting.label_rows(panel, [name for name, *_ in rows])
     panel.locator_params(axis="x", nbins=5)
@@ -132,10 +106,6 @@ def _gains(panel: axes.Axes, data: xr.Dataset) -> str:
 
 def _at_edge(data: xr.Dataset, arm: str) -> bool:
     return bool(data.rate_at_edge.sel(arm=[arm, "adamw"]).any())
-
-
-def _second_at_edge(data: xr.Dataset) -> bool:
-    return bool(data.second_rate_at_edge.any())
 
 
 def _correlations(panel: axes.Axes, data: xr.Dataset) -> str:

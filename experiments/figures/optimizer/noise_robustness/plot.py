@@ -3,10 +3,11 @@
 import matplotlib
 import numpy as np
 import xarray as xr
-from matplotlib import axes, figure, lines, ticker
+from matplotlib import axes, figure, ticker
 
 from experiments.core import plot as plotting
 from experiments.figures.optimizer.noise_robustness.contrasts import along
+from experiments.figures.optimizer.plot import legend_on_top
 
 ADAM = ("tab:red", "*")
 MARKERS = "osD^vPX"
@@ -33,14 +34,12 @@ def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
         losses.set_xlabel(what)
     grid[0, 0].set_ylabel("test loss minus Adam's (nats per token)")
     grid[1, 0].set_ylabel("test loss (nats per token)")
-    handles = [
-        lines.Line2D([], [], color=color, marker=marker, markersize=_size(k), label=_name(k))
+    styles = {
+        _name(k): {"color": color, "marker": marker, "markersize": _size(k)}
         for k, (color, marker) in _styles(dataset).items()
-    ]
-    if dataset.rate_at_edge.any():
-        label = "learning rate at an end of its grid"
-        handles.append(lines.Line2D([], [], color="0.3", label=label, **plotting.RING))
-    canvas.legend(handles=handles, loc="outside upper center", ncols=len(handles))
+    }
+    edge = "learning rate at an end of its grid" if dataset.rate_at_edge.any() else ""
+    legend_on_top(canvas, styles, edge)
     return {"": canvas, "rates": _rates(dataset)}
 
 
@@ -69,20 +68,11 @@ def _over_noise(panel: axes.Axes, data: xr.Dataset, axis: str, values: xr.DataAr
             continue
         color, marker = styles[k]
         x = np.arange(len(places)) + DODGE * (column - (data.sizes["k"] - 1) / 2)
-        line = values.sel(k=k).isel(condition=places)
-        mean, low, high = line.transpose("end", "condition").values
-        panel.errorbar(
-            x,
-            mean,
-            yerr=[mean - low, high - mean],
-            color=color,
-            marker=marker,
-            markersize=_size(k),
-            linewidth=0.9,
-            capsize=2,
-        )
+        ends = values.sel(k=k).isel(condition=places).transpose("end", "condition").values
+        style = {"color": color, "marker": marker, "linewidth": 0.9, "capsize": 2}
+        plotting.intervals(panel, x, ends, markersize=_size(k), **style)
         at_edge = data.rate_at_edge.sel(k=k).values[places]
-        panel.plot(x[at_edge], mean[at_edge], color=color, **plotting.RING)
+        panel.plot(x[at_edge], ends[0, at_edge], color=color, **plotting.RING)
     ticks = [f"{x:g}" for x in data[axis].values[places]]
     panel.set_xticks(range(len(places)), ticks)
     panel.set_xlim(-0.5, len(places) - 0.5)
@@ -90,25 +80,14 @@ def _over_noise(panel: axes.Axes, data: xr.Dataset, axis: str, values: xr.DataAr
 
 def _rates(data: xr.Dataset) -> figure.Figure:
     """Draw validation loss versus learning rate, with a panel for each condition."""
-    num_rows = 2
-    num_columns = -(-data.sizes["condition"] // num_rows)
-    canvas, grid = plotting.canvas(
-        2.6 * num_columns, 5.4, nrows=num_rows, ncols=num_columns, squeeze=False
-    )
-    for panel in grid.flat[data.sizes["condition"] :]:
-        panel.remove()
-    for condition, panel in zip(data.condition.values, grid.flat, strict=False):
+    num_conditions = data.sizes["condition"]
+    num_columns = -(-num_conditions // 2)
+    canvas, panels = plotting.small_multiples(num_conditions, num_columns, 2.6 * num_columns, 2.5)
+    for condition, panel in zip(data.condition.values, panels, strict=True):
         at = data.sel(condition=condition)
         for k, (color, marker) in _styles(data).items():
-            panel.plot(
-                at.rate,
-                at.validation.sel(k=k),
-                color=color,
-                marker=marker,
-                markersize=_size(k) - 1,
-                linewidth=0.9,
-                label=_name(k),
-            )
+            style = {"marker": marker, "markersize": _size(k) - 1, "linewidth": 0.9}
+            panel.plot(at.rate, at.validation.sel(k=k), color=color, label=_name(k), **style)
             panel.axvline(at.chosen_rate.sel(k=k), ymax=0.06, color=color, linewidth=1.5)
         _zoom(panel, at.validation)
         panel.set_title(_condition(at), loc="left")
@@ -117,7 +96,7 @@ def _rates(data: xr.Dataset) -> figure.Figure:
     canvas.supxlabel("learning rate", fontsize=9)
     canvas.supylabel("validation loss (nats per token)", fontsize=9)
     canvas.legend(
-        handles=grid[0, 0].get_lines()[::2], loc="outside upper center", ncols=data.sizes["k"]
+        handles=panels[0].get_lines()[::2], loc="outside upper center", ncols=data.sizes["k"]
     )
     return canvas
 

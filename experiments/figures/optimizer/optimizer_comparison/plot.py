@@ -2,10 +2,16 @@
 
 import numpy as np
 import xarray as xr
-from matplotlib import axes, figure, lines
+from matplotlib import axes, figure
 
 from experiments.core import plot as plotting
-from experiments.figures.optimizer.plot import OPTIMIZERS, style
+from experiments.figures.optimizer.plot import (
+    OPTIMIZERS,
+    interval_row,
+    legend_on_top,
+    losses_by_rate,
+    style_of,
+)
 
 LEVEL = 0.05
 LINEAR = 0.1
@@ -22,18 +28,9 @@ def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
     height = 0.21 * data.sizes["arm"] + 1
     canvas, grid = plotting.canvas(5.6, 2 * height, nrows=2, sharey=True)
     plotting.draw_panels(grid, data, (_gains, _tests))
-    marks = [
-        lines.Line2D([], [], color="0.3", marker="o", linestyle="none", label=text, **style)
-        for text, style in (
-            (f"Holm: p < {LEVEL:g}", {}),
-            (f"Holm: p ≥ {LEVEL:g}", {"fillstyle": "none"}),
-        )
-    ]
-    if data.at_edge.any():
-        marks.append(
-            lines.Line2D([], [], color="0.3", label="η, γ, β or λ at an end", **plotting.RING)
-        )
-    canvas.legend(handles=marks, loc="outside upper center", ncols=len(marks))
+    mark = {"color": "0.3", "marker": "o", "linestyle": "none"}
+    marks = {f"Holm: p < {LEVEL:g}": mark, f"Holm: p ≥ {LEVEL:g}": mark | {"fillstyle": "none"}}
+    legend_on_top(canvas, marks, "η, γ, β or λ at an end" if data.at_edge.any() else "")
     canvas.supxlabel(dataset.attrs["note"], fontsize=8, wrap=True)
     return {"": canvas, "rates": _rates(dataset)}
 
@@ -42,7 +39,7 @@ def _each(data: xr.Dataset):
     """Yield arms one by one, with their styles."""
     for place in range(data.sizes["arm"]):
         arm = data.isel(arm=place)
-        yield place, arm, *style(arm.arm.item())
+        yield place, arm, *style_of(arm.arm.item())
 
 
 def _rows(panel: axes.Axes, data: xr.Dataset) -> None:
@@ -57,19 +54,9 @@ def _rows(panel: axes.Axes, data: xr.Dataset) -> None:
 
 def _gains(panel: axes.Axes, data: xr.Dataset) -> str:
     for row, arm, _, color, marker in _each(data):
-        is_adamw = arm.arm.item() == "adamw"
-        plotting.horizontal_interval(
-            panel,
-            row,
-            arm.gain.values,
-            fmt=marker,
-            color=color,
-            fillstyle="full" if is_adamw or arm.p_value < LEVEL else "none",
-            markersize=5,
-            capsize=2,
-        )
-        if arm.at_edge.any():
-            panel.plot(arm.gain[0], row, color=color, **plotting.RING)
+        fill = "full" if arm.arm.item() == "adamw" or arm.p_value < LEVEL else "none"
+        style = {"fmt": marker, "color": color, "fillstyle": fill, "markersize": 5, "capsize": 2}
+        interval_row(panel, row, arm.gain, arm.at_edge.any(), **style)
     panel.axvline(0, color=OPTIMIZERS["adamw"][1], linestyle=":", linewidth=0.8)
     panel.set_xscale("symlog", linthresh=LINEAR)
     panel.set_xticks([sign * size for size in TICKS for sign in (-1, 1)] + [0])
@@ -114,17 +101,9 @@ def _losses_by_rate(panel: axes.Axes, data: xr.Dataset, *, settings: bool) -> No
         loss = arm.validation.where(np.isfinite(arm.validation))
         at = int(arm.picked_place)
         dashed = arm.optimizer.item() == "kadam" and arm.arm.item().endswith("_3")
-        panel.plot(
-            arm.rate,
-            loss,
-            "--" if dashed else "-",
-            color=color,
-            marker=marker,
-            fillstyle="none",
-            markersize=4,
-            label=f"{label}: {_setting(arm)}" if settings else label,
-        )
-        panel.plot(arm.rate[at], loss[at], marker, color=color, markersize=6)
+        name = f"{label}: {_setting(arm)}" if settings else label
+        line = "--" if dashed else "-"
+        losses_by_rate(panel, arm.rate, loss, at, color, marker, linestyle=line, label=name)
         if arm.at_edge.sel(axis="rate"):
             panel.plot(arm.rate[at], loss[at], color=color, **plotting.RING)
         chosen.append(loss[at].item())

@@ -6,7 +6,7 @@ from matplotlib import axes, figure, ticker
 
 from experiments.core import plot as plotting
 from experiments.core.stats import mean
-from experiments.figures.optimizer.plot import OPTIMIZERS, style
+from experiments.figures.optimizer.plot import OPTIMIZERS, style_of
 
 SHOWN = 1.0
 """Nats above the lowest mean loss that are drawn."""
@@ -32,7 +32,7 @@ def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
 
 def _losses(panel: axes.Axes, data: xr.Dataset) -> str:
     for arm in data.arm.values.tolist():
-        name, color, marker = style(arm)
+        name, color, marker = style_of(arm)
         at = data.sel(arm=arm)
         mean = at.validation.mean("seed", skipna=False)
         plotting.band(
@@ -64,7 +64,7 @@ def _widths(panel: axes.Axes, data: xr.Dataset) -> str:
     arms = data.arm.values.tolist()
     for row, arm in enumerate(arms):
         at = data.sel(arm=arm)
-        _dots(panel, row, at.width, mean(at.width).ends, *style(arm)[1:])
+        _dots(panel, row, at.width, mean(at.width).ends, *style_of(arm)[1:])
         if at.basin_open:
             panel.plot(at.width.max(), row + 0.3, ">", color="black", markersize=4)
     _rows(panel, arms)
@@ -76,13 +76,13 @@ def _ratios(panel: axes.Axes, data: xr.Dataset) -> str:
     arms = data.arm.values[1:].tolist()
     for row, arm in enumerate(arms):
         at = data.sel(arm=arm)
-        _dots(panel, row, at.ratio, at.mean_ratio.values, *style(arm)[1:])
+        _dots(panel, row, at.ratio, at.mean_ratio.values, *style_of(arm)[1:])
         value, low, high = at.mean_ratio.values
         if np.isfinite(value):
             text = f"{value:.2g} [{low:.2g}, {high:.2g}]"
             panel.text(value, row - 0.2, text, ha="center", va="bottom", fontsize=7)
         if at.rate_at_lowest | at.rate_at_highest:
-            panel.plot(value, row, color=style(arm)[1], **plotting.RING)
+            panel.plot(value, row, color=style_of(arm)[1], **plotting.RING)
     rows = [arms.index(switch) + 0.3 for switch in data.switch.values]
     for variable, (name, marker) in PREDICTIONS.items():
         panel.plot(data[variable], rows, marker, color="black", label=name)
@@ -102,7 +102,7 @@ def _prices(panel: axes.Axes, data: xr.Dataset) -> str:
         for row, switch in enumerate(data.switch.values.tolist()):
             values = data[variable].sel(switch=switch)
             height = row + 0.25 * (place - 1)
-            _dots(panel, height, values, mean(values).ends, style(switch)[1], marker)
+            _dots(panel, height, values, mean(values).ends, style_of(switch)[1], marker)
         panel.plot([], [], marker, color="0.3", label=name)
     panel.axvline(0, color="0.5", linestyle=":", linewidth=0.8)
     _rows(panel, data.switch.values.tolist())
@@ -114,11 +114,10 @@ def _prices(panel: axes.Axes, data: xr.Dataset) -> str:
 def _dots(panel, height, values, interval, color, marker) -> None:
     """Draw the seeds, and their mean with its interval."""
     panel.plot(values, np.full(len(values), height), ".", color=color, alpha=0.4, markersize=4)
-    plotting.horizontal_interval(
-        panel, height, interval, fmt=marker, color=color, markersize=6, capsize=2
-    )
+    style = {"fmt": marker, "color": color, "markersize": 6, "capsize": 2}
+    plotting.intervals(panel, height, interval, "y", **style)
 
 
 def _rows(panel: axes.Axes, arms: list[str]) -> None:
     """Label one row for each arm, the first one on top."""
-    plotting.label_rows(panel, [style(arm)[0] for arm in arms])
+    plotting.label_rows(panel, [style_of(arm)[0] for arm in arms])

@@ -43,6 +43,13 @@ def check_least(config: FigureConfig, **least: float) -> None:
         require(found >= value, f"{name} must be at least {value}", found)
 
 
+def check_between(config: FigureConfig, **ends: tuple[float, float]) -> None:
+    """Raise ConfigError unless each field is between its two ends, without the ends."""
+    for name, (low, high) in ends.items():
+        found = getattr(config, name)
+        require(low < found < high, f"{name} must be between {low} and {high}", found)
+
+
 def check_rising(**fields: Sequence[float]) -> None:
     """Raise ConfigError unless every field has two or more finite numbers rising from above 0."""
     for name, values in fields.items():

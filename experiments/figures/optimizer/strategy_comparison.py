@@ -6,7 +6,7 @@ validation split is trained again with fresh seeds and measured on the test spli
 are better.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,11 +14,10 @@ import numpy as np
 import optax
 import xarray as xr
 
-from experiments.core.config import check_ks, check_rising
-from experiments.core.errors import ConfigError
+from experiments.core.config import check_between, check_ks, check_rising, require
 from experiments.core.run import Run
 from experiments.core.stats import Estimate, at_end, number, student
-from experiments.core.store import labeled, named
+from experiments.core.store import coordinates, labeled, named, over
 from experiments.training.optimizers import Member, make_optimizer, strategy_decays
 from experiments.training.trials import Trial
 from experiments.training.tuning import trainer, tune
@@ -26,6 +25,7 @@ from kadam_jax import STRATEGIES, grid, points
 
 TUNING_SEED = 0
 ADAM = "adam"
+ARM = "strategy and k; adam is k = 1"
 DECAYS = ("decoupled", "coupled")
 
 
@@ -53,21 +53,15 @@ class ComparisonConfig:
     def check_comparison(self) -> None:
         """Raise ConfigError for fields with which no comparison is possible."""
         check_ks(self.ks)
-        for name in ("b1", "b2"):
-            if not 0 < getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be between 0 and 1, got {getattr(self, name)}")
+        check_between(self, b1=(0, 1), b2=(0, 1))
         check_rising(rates=self.rates)
-        if not self.weight_decays or min(self.weight_decays) < 0:
-            raise ConfigError(
-                f"weight_decays must be numbers that are not negative, got {self.weight_decays}"
-            )
-        if not self.decays or len(set(self.decays)) < len(self.decays):
-            raise ConfigError(f"decays must be distinct names from {DECAYS}, got {self.decays}")
-        if self.num_seeds < 2:
-            raise ConfigError(
-                "num_seeds must be at least 2, since rivals are chosen on the other seeds, got "
-                f"{self.num_seeds}"
-            )
+        decays = self.weight_decays
+        rule = "weight_decays must be numbers that are not negative"
+        require(bool(decays) and min(decays) >= 0, rule, decays)
+        distinct = 0 < len(self.decays) == len(set(self.decays))
+        require(distinct, f"decays must be distinct names from {DECAYS}", self.decays)
+        rule = "num_seeds must be at least 2, since rivals are chosen on the other seeds"
+        require(self.num_seeds >= 2, rule, self.num_seeds)
 
     @property
     def seeds(self) -> range:
@@ -133,14 +127,9 @@ def compare(
 def _compare(config, run, trial, schedule, k):
     """Run `compare` for one k."""
     arms = [strategy for strategy, stages in config.arms if stages == k]
-    names = {"arm": [label(strategy, k) for strategy in arms]}
+    names = [label(strategy, k) for strategy in arms]
     rules = ["naive" if strategy == ADAM else strategy for strategy in arms]
     decays = [strategy_decays(k, rule, config.b1, config.b2) for rule in rules]
-    choices = {
-        "decay": list(config.decays),
-        "weight_decay": np.array(config.weight_decays),
-        "rate": config.learning_rates,
-    }
 
     def fn(member):
         optimizer = either_decay({**member, "k": k, "eps": config.eps}, schedule)
@@ -150,28 +139,44 @@ def _compare(config, run, trial, schedule, k):
     tried = grid(
         arm=points(**{name: np.array([of[name] for of in decays]) for name in ("b1", "b2")}),
         coupled=(np.array(config.decays) == "coupled").astype(float),
-        weight_decay=choices["weight_decay"],
-        learning_rate=choices["rate"],
+        weight_decay=np.array(config.weight_decays),
+        learning_rate=config.learning_rates,
     )
     sizes = tried.shape
     tried = {name: column.reshape(len(arms), -1) for name, column in tried.items()}
     tuned = tune(train, tried, [TUNING_SEED])
     swept = _dataset(
-        {name: x.reshape(*sizes, *x.shape[3:]) for name, x in tuned.first.items()}, names | choices
+        {name: x.reshape(*sizes, *x.shape[3:]) for name, x in tuned.first.items()},
+        arm=(names, ARM),
+        decay=(config.decays, "where weight decay is added: before or after the stages"),
+        weight_decay=(config.weight_decays, "weight decay λ"),
+        rate=(config.learning_rates, "learning rate η"),
     )
-    places = dict(zip(choices, np.unravel_index(tuned.chosen, sizes[1:]), strict=True))
+    decay, weight_decay, rate = np.unravel_index(tuned.chosen, sizes[1:])
+    best = "that is best on the validation split"
     chosen = {
-        f"chosen_{name}": ("arm", np.array(choices[name])[place]) for name, place in places.items()
+        "chosen_decay": (np.array(config.decays)[decay], f"kind of weight decay {best}"),
+        "chosen_weight_decay": (
+            np.array(config.weight_decays)[weight_decay],
+            f"weight decay λ {best}",
+        ),
+        "chosen_rate": (config.learning_rates[rate], f"learning rate η {best}"),
+        "rate_at_edge": (
+            at_end(rate, sizes[-1]),
+            "whether the chosen learning rate is the lowest or the highest",
+        ),
     }
-    chosen["rate_at_edge"] = "arm", at_end(places["rate"], sizes[-1])
     fresh = train("fresh", tuned.picked, config.seeds)
-    return swept.assign(chosen), _dataset(fresh, names | {"seed": np.array(config.seeds)})
+    fresh = _dataset(fresh, arm=(names, ARM), seed=(config.seeds, "fresh seed"))
+    return swept.assign(over("arm", chosen)), fresh
 
 
-def _dataset(arrays: Mapping[str, np.ndarray], coords: Mapping[str, Any]) -> xr.Dataset:
-    """Return arrays over the coordinates, and over examples if they have one more dimension."""
-    dims = (*coords, "example")
-    return xr.Dataset({name: (dims[: x.ndim], x) for name, x in arrays.items()}, coords)
+def _dataset(arrays: Mapping[str, np.ndarray], **axes: Sequence[Any]) -> xr.Dataset:
+    """Return arrays over the axes, and over examples if they have one more dimension."""
+    dims = (*axes, "example")
+    return xr.Dataset(
+        {name: (dims[: x.ndim], x) for name, x in arrays.items()}, coordinates(**axes)
+    )
 
 
 def crossed_interval(values: xr.DataArray) -> Estimate:
@@ -215,54 +220,52 @@ def analyze(
       The sweep, what was chosen, the paper's statistic and the fresh seeds' tests, labeled.
     """
     strategies, ks = zip(*config.arms, strict=True)
-    data = swept.drop_vars("test").assign(swept_test=swept.test.mean("example"), test=fresh.test)
-    data = data.assign_coords(strategy=("arm", list(strategies)), k=("arm", np.array(ks)))
-    gains = -(data.test - data.test.sel(arm=ADAM, drop=True))
-    data = data.assign(
-        best_swept=data.swept_test.min(["weight_decay", "rate"]),
+    swept = swept.assign_coords(
+        over(
+            "arm",
+            {"strategy": (strategies, "strategy of the stages' decays"), "k": (ks, "stages k")},
+        )
+    )
+    swept_test = named(
+        swept.test.mean("example"), f"{measure} on the test split, tuning seed", units
+    )
+    gains = -(fresh.test - fresh.test.sel(arm=ADAM, drop=True))
+    what = f"{measure} of Adam minus that of"
+    data = swept.assign(
+        validation=named(
+            swept.validation, f"{measure} on the validation split, tuning seed", units
+        ),
+        validation_loss=named(
+            swept.validation_loss, "cross-entropy on the validation split, tuning seed", "nat"
+        ),
+        swept_test=swept_test,
+        best_swept=named(
+            swept_test.min(["weight_decay", "rate"]),
+            f"lowest {measure} on the test split over the sweep, one seed",
+            units,
+        ),
+        test=named(fresh.test, f"{measure} of a test example, fresh seeds", units),
         mean_test=number(
-            [crossed_interval(test) for test in data.test],
+            [crossed_interval(test) for test in fresh.test],
             f"{measure} on the test split, mean over fresh seeds",
             units,
             ["arm"],
         ),
         gain=number(
             [crossed_interval(gain) for gain in gains],
-            f"{measure} of Adam minus that of the arm, mean over fresh seeds",
+            f"{what} the arm, mean over fresh seeds",
             units,
             ["arm"],
         ),
     )
-    data["optimism"] = data.mean_test.sel(end="value", drop=True) - data.best_swept.min("decay")
-    labels = {
-        name: (text.format(measure=measure), units if unit is None else unit)
-        for name, (text, unit) in LABELS.items()
-    }
+    data["optimism"] = named(
+        data.mean_test.sel(end="value", drop=True) - data.best_swept.min("decay"),
+        "mean over fresh seeds minus the lowest over the sweep",
+        units,
+    )
     own = data.mean_test.sel(arm=ADAM, drop=True)
     numbers = {"adam_test": named(own, f"Adam's {measure}, mean over fresh seeds", units)}
     for arm in data.arm.values[1:].tolist():
-        what = f"{measure} of Adam minus that of {arm}, fresh seeds"
-        numbers[f"gain_{arm}"] = named(data.gain.sel(arm=arm, drop=True), what, units)
-    return labeled(data.assign(numbers), labels)
-
-
-LABELS: Mapping[str, tuple[str, str | None]] = {
-    "validation": ("{measure} on the validation split, tuning seed", None),
-    "validation_loss": ("cross-entropy on the validation split, tuning seed", "nat"),
-    "swept_test": ("{measure} on the test split, tuning seed", None),
-    "best_swept": ("lowest {measure} on the test split over the sweep, one seed", None),
-    "test": ("{measure} of a test example, fresh seeds", None),
-    "optimism": ("mean over fresh seeds minus the lowest over the sweep", None),
-    "chosen_decay": ("kind of weight decay that is best on the validation split", "1"),
-    "chosen_weight_decay": ("weight decay λ that is best on the validation split", "1"),
-    "chosen_rate": ("learning rate η that is best on the validation split", "1"),
-    "rate_at_edge": ("whether the chosen learning rate is the lowest or the highest", "1"),
-    "arm": ("strategy and k; adam is k = 1", "1"),
-    "strategy": ("strategy of the stages' decays", "1"),
-    "k": ("stages k", "1"),
-    "decay": ("where weight decay is added: before or after the stages", "1"),
-    "weight_decay": ("weight decay λ", "1"),
-    "rate": ("learning rate η", "1"),
-    "seed": ("fresh seed", "1"),
-}
-"""long_name and units; None stands for the measure's units."""
+        gain = data.gain.sel(arm=arm, drop=True)
+        numbers[f"gain_{arm}"] = named(gain, f"{what} {arm}, fresh seeds", units)
+    return labeled(data.assign(numbers))

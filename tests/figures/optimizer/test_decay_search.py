@@ -325,14 +325,16 @@ def made_up(found=2.0, images=0.5, strategies=None, spread=0.0, edges=(), second
     def noisy(levels):
         return np.array(levels)[:, None] + spread * random.normal(size=(len(levels), 10))
 
-    changed = SOME.drop_dims("seed").assign(
-        test=(("arm", "seed"), noisy(levels)),
-        mean_validation=("arm", levels),
-        second_test=(("optimizer", "seed"), noisy([1.0, images])),
-        rate_at_edge=("arm", np.isin(ARMS, list(edges))),
-        second_rate_at_edge=("optimizer", np.isin([ADAMW, KADAM], list(second_edges))),
-    )
-    return analyze(LAPTOP, changed.assign_coords(seed=np.array(LAPTOP.seeds)))
+    changed = {
+        "test": noisy(levels),
+        "mean_validation": levels,
+        "second_test": noisy([1.0, images]),
+        "rate_at_edge": np.isin(ARMS, list(edges)),
+        "second_rate_at_edge": np.isin([ADAMW, KADAM], list(second_edges)),
+    }
+    changed = {name: (SOME[name].dims, x, SOME[name].attrs) for name, x in changed.items()}
+    kept = SOME.drop_dims("seed").assign(changed)
+    return analyze(LAPTOP, kept.assign_coords(seed=np.array(LAPTOP.seeds)))
 
 
 ON_TEXT, ON_IMAGES, STRATEGY, NEAR = CLAIMS

@@ -150,6 +150,8 @@ def made_up(gains=None, picks="scaled_2", spread=0.0, edges=(), diverged=(), see
             "seed": np.array(config.seeds),
         },
     )
+    for name in data.variables:
+        data[name].attrs = {"long_name": name, "units": "1"}
     return analyze(data).assign_attrs(config=to_json(config))
 
 

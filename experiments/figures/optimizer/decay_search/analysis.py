@@ -7,9 +7,9 @@ import numpy as np
 import xarray as xr
 
 from experiments.core.stats import number, paired_mean, spearman
-from experiments.core.store import labeled, named
+from experiments.core.store import coordinates, labeled, named
 from experiments.figures.optimizer.decay_search.box import AXES, COORDINATES, KADAM, OUTER
-from experiments.figures.optimizer.decay_search.stages import SEARCHED
+from experiments.figures.optimizer.decay_search.stages import ON_IMAGES, ON_TEXT, SEARCHED
 from experiments.training.optimizers import ADAMW
 from experiments.training.tuning import lowest
 
@@ -24,9 +24,8 @@ def analyze(config: Any, data: xr.Dataset) -> xr.Dataset:
     Returns:
       The figure's dataset; its `note` says whether the search found anything.
     """
-    data = data.assign_coords(
-        boundary=named(("boundary", list(BOUNDARIES)), "end of the box, or of its outer tenth"),
-    )
+    ends = coordinates(boundary=(list(BOUNDARIES), "end of the box, or of its outer tenth"))
+    data = data.assign_coords(ends)
     found = data.test.sel(arm=SEARCHED)
     best = _lowest(data, data.strategy.values)
     best_known = _lowest(data, [SEARCHED, *data.strategy.values])
@@ -36,24 +35,24 @@ def analyze(config: Any, data: xr.Dataset) -> xr.Dataset:
         gain=number(
             [paired_mean(gain) for gain in gains],
             "test loss of tuned AdamW minus the arm's, mean over fresh seeds",
-            LOSS,
+            ON_TEXT,
             ["arm"],
         ),
         second_gain=number(
             paired_mean(over_adamw),
             "test loss on images of AdamW minus that of the 2-Adam found, mean over fresh seeds",
-            "nat/image",
+            ON_IMAGES,
         ),
         gain_over_strategies=number(
             paired_mean(data.test.sel(arm=best) - found),
             "test loss of the best strategy minus that of the 2-Adam found, mean over fresh seeds",
-            LOSS,
+            ON_TEXT,
         ),
         gain_over_inverse_exp=number(
             paired_mean(data.test.sel(arm="inverse_exp") - data.test.sel(arm=best_known)),
             "test loss of inverse exp minus that of the best 2-Adam, found or by a strategy, mean "
             "over fresh seeds",
-            LOSS,
+            ON_TEXT,
         ),
         is_best_strategy=named(
             ("arm", data.arm.values == best),
@@ -73,7 +72,7 @@ def analyze(config: Any, data: xr.Dataset) -> xr.Dataset:
     data["gain_searched"] = named(
         data.gain.sel(arm=SEARCHED, drop=True),
         "test loss of tuned AdamW minus that of the 2-Adam found, mean over fresh seeds",
-        LOSS,
+        ON_TEXT,
     )
     lows = data.gain_searched.sel(end="low"), data.second_gain.sel(end="low")
     adamw_at_edge = data.rate_at_edge.sel(arm=ADAMW) | data.second_rate_at_edge.sel(optimizer=ADAMW)
@@ -83,7 +82,7 @@ def analyze(config: Any, data: xr.Dataset) -> xr.Dataset:
     )
     data = data.assign(_stated_settings(data))
     data.attrs["note"] = _note(data)
-    return labeled(data, LABELS)
+    return labeled(data)
 
 
 def _lowest(data: xr.Dataset, arms: Sequence[str]) -> str:
@@ -111,10 +110,11 @@ def _rank_correlations(config: Any, data: xr.Dataset) -> np.ndarray:
 
 def _stated_settings(data: xr.Dataset) -> dict[str, xr.DataArray]:
     """Return what was chosen, as numbers that the report states."""
-    names = {SEARCHED: ("found", "the 2-Adam found"), ADAMW: ("adamw", "AdamW as tuned")}
     numbers = {}
-    for arm, (prefix, whose) in names.items():
-        optimizer = KADAM if arm == SEARCHED else ADAMW
+    for arm, optimizer, prefix, whose in (
+        (SEARCHED, KADAM, "found", "the 2-Adam found"),
+        (ADAMW, ADAMW, "adamw", "AdamW as tuned"),
+    ):
         for axis in AXES[optimizer]:
             value = data.arm_setting.sel(arm=arm, coordinate=axis, drop=True)
             numbers[f"{prefix}_{axis}"] = named(value, f"{SYMBOLS[axis]} of {whose}")
@@ -135,10 +135,8 @@ def _note(data: xr.Dataset) -> str:
         )
     if data.num_confirmed:
         return f"Recommended, better than tuned AdamW on both tasks: {found}."
-    return (
-        "No decays were found: no candidate is shown to be better on both tasks. The best: "
-        f"{found}."
-    )
+    failed = "No decays were found: no candidate is shown to be better on both tasks."
+    return f"{failed} The best: {found}."
 
 
 SYMBOLS: Mapping[str, str] = {
@@ -150,35 +148,3 @@ SYMBOLS: Mapping[str, str] = {
 }
 BOUNDARIES = {"lowest": 0.0, "inner_low": OUTER, "inner_high": 1 - OUTER, "highest": 1.0}
 """Positions along an axis of the box."""
-LOSS = "nat/token"
-LABELS: Mapping[str, tuple[str, str]] = {
-    "optimizer": ("optimizer whose decays are searched", "1"),
-    "coordinate": ("decay of a stage, or learning rate", "1"),
-    "setting": ("value of a member", "1"),
-    "validation": ("validation loss, first tuning seed", LOSS),
-    "finalist_member": ("index of the finalist among the members", "1"),
-    "finalist_validation": ("validation loss of a finalist", LOSS),
-    "tuning_seed": ("seed that is used for choosing", "1"),
-    "chosen": ("index of the chosen member", "1"),
-    "coordinate_at_edge": ("whether the chosen value is in the outer tenth of its range", "1"),
-    "strategy": ("the paper's strategy", "1"),
-    "strategy_rate": ("learning rate of the strategies' sweep", "1"),
-    "strategy_validation": ("validation loss of a strategy, first tuning seed", LOSS),
-    "strategy_setting": ("value of a strategy as tuned", "1"),
-    "strategy_mean": ("validation loss of a strategy as tuned, mean over tuning seeds", LOSS),
-    "strategy_at_edge": ("whether the strategy's learning rate is the lowest or the highest", "1"),
-    "arm": ("tuned AdamW, the 2-Adam found, 2-Adam by strategy", "1"),
-    "arm_setting": ("value of an arm as tuned", "1"),
-    "mean_validation": ("validation loss as tuned, mean over tuning seeds", LOSS),
-    "rate_at_edge": ("whether the learning rate chosen is near an end of its range", "1"),
-    "test": ("test loss, fresh seeds; NaN for strategies that are not compared", LOSS),
-    "seed": ("fresh seed", "1"),
-    "second_rate": ("learning rate of the second task's sweep", "1"),
-    "second_validation": ("validation loss on the second task, first tuning seed", "nat/image"),
-    "second_chosen_rate": ("learning rate chosen on the second task", "1"),
-    "second_rate_at_edge": (
-        "whether the second task's learning rate is the lowest or the highest",
-        "1",
-    ),
-    "second_test": ("test loss on the second task, fresh seeds", "nat/image"),
-}

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import xarray as xr
 
-from experiments.core.config import check_least, check_rising
-from experiments.core.errors import ConfigError
+from experiments.core.config import check_between, check_least, check_rising, require
 from experiments.core.run import Run
 from experiments.figures.optimizer.decay_search.analysis import analyze
 from experiments.figures.optimizer.decay_search.box import Box
@@ -74,31 +73,21 @@ class Config(TunedConfig, ImagesConfig, ContendersConfig):
         check_least(self, num_tuning_seeds=2, sobol_seed=0, second_batch=1, second_steps=1)
         for name in ("num_searched", "num_refined"):
             number = getattr(self, name)
-            if number < 2 or number & (number - 1):
-                raise ConfigError(f"{name} must be a power of 2 above 1, got {number}")
-        if not 1 <= self.num_finalists <= self.num_searched:
-            raise ConfigError(
-                f"num_finalists must be from 1 to num_searched={self.num_searched}, got "
-                f"{self.num_finalists}"
-            )
+            holds = number >= 2 and number & (number - 1) == 0
+            require(holds, f"{name} must be a power of 2 above 1", number)
+        rule = f"num_finalists must be from 1 to num_searched={self.num_searched}"
+        require(1 <= self.num_finalists <= self.num_searched, rule, self.num_finalists)
         check_rising(
             rates=self.rates, strategy_rates=self.strategy_rates, second_rates=self.second_rates
         )
-        if not 0 <= self.b2[0] < self.b2[1] < 1:
-            raise ConfigError(
-                f"b2 must be two numbers that increase from 0 to below 1, got {self.b2}"
-            )
-        for name in ("highest_b1", "refined_width"):
-            if not 0 < getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be between 0 and 1, got {getattr(self, name)}")
+        rule = "b2 must be two numbers that increase from 0 to below 1"
+        require(0 <= self.b2[0] < self.b2[1] < 1, rule, self.b2)
+        check_between(self, highest_b1=(0, 1), refined_width=(0, 1))
         for name in ("zero_share", "weight_decay"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be from 0 to below 1, got {getattr(self, name)}")
-        if not 0 <= self.second_warmup < self.second_steps:
-            raise ConfigError(
-                f"second_warmup must be from 0 to below second_steps={self.second_steps}, got "
-                f"{self.second_warmup}"
-            )
+            value = getattr(self, name)
+            require(0 <= value < 1, f"{name} must be from 0 to below 1", value)
+        rule = f"second_warmup must be from 0 to below second_steps={self.second_steps}"
+        require(0 <= self.second_warmup < self.second_steps, rule, self.second_warmup)
 
 
 def compute(config: Config, run: Run) -> xr.Dataset:

@@ -1,7 +1,8 @@
 """The stages of the search for 2-Adam's decays: many members with one seed, few with several.
 
 AdamW is searched in the same way and with as many members. Validation losses are compared; the test
-split is for seeds that did not take part in any choice.
+split is for seeds that did not take part in any choice. In all functions, `config` is the figure's
+configuration, and `trains` has what `trainers` returns for the task.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ import xarray as xr
 
 from experiments.core.run import Run
 from experiments.core.stats import at_end
+from experiments.core.store import coordinates, named, over
 from experiments.figures.optimizer.decay_search.box import (
     AXES,
     COORDINATES,
@@ -32,6 +34,15 @@ ARMS = (ADAMW, SEARCHED, *STRATEGIES)
 FEW_RATES = 2
 """Number of learning rates of the same decays among which all tuning seeds choose."""
 
+ON_TEXT, ON_IMAGES = "nat/token", "nat/image"
+COORDINATE = (COORDINATES, "decay of a stage, or learning rate")
+OPTIMIZER = xr.DataArray(
+    list(AXES),
+    dims="optimizer",
+    name="optimizer",
+    attrs={"long_name": "optimizer whose decays are searched", "units": "1"},
+)
+
 Trains = Mapping[str, Train]
 """The functions that train each optimizer on one task."""
 
@@ -42,7 +53,7 @@ def trainers(
     """Return functions that train one task's members, with one program for each optimizer.
 
     Args:
-      config: Has `weight_decay`, `final_rate` and `chunk_size`.
+      config: The figure's configuration.
       run: The figure's run.
       task: Becomes part of the sweeps' names.
       trial: Trains a member.
@@ -69,34 +80,28 @@ def stages(config: Any, first: Trains, second: Trains) -> xr.Dataset:
     """Search both optimizers, tune the strategies, compare all, and confirm what was found.
 
     Args:
-      config: Has the fields of the figure's `Config`.
+      config: The figure's configuration.
       first: Trains on the task that is searched on.
       second: Trains on the other task.
 
     Returns:
-      The results of all stages, in one dataset.
+      The results of all stages, in one labeled dataset.
     """
-    searched = xr.concat([search(config, first, name) for name in AXES], "optimizer")
+    searched = xr.concat([search(config, first[name], AXES[name]) for name in AXES], OPTIMIZER)
     strategies = tune_strategies(config, first)
     arms = compare(config, first, searched, strategies)
     return xr.merge([searched, strategies, arms, confirm(config, second, searched)])
 
 
-def search(config: Any, trains: Trains, name: str) -> xr.Dataset:
-    """Search one optimizer's decays and learning rate.
+def search(config: Any, train: Train, axes: Sequence[str]) -> xr.Dataset:
+    """Search one optimizer's decays and learning rate, along its axes.
 
     The search takes a Sobol sequence in the whole box and another one around the best of the first,
     both with one seed; then the best of both with more seeds, whose mean decides.
 
-    Args:
-      config: Has the fields of the figure's `Config`.
-      trains: From `trainers`, for the first task.
-      name: The optimizer's name.
-
     Returns:
       All members over `member`, the best over `finalist`, and `chosen`, the index of the best.
     """
-    axes, train = AXES[name], trains[name]
 
     def settings_of(cube):
         return with_all_coordinates(config.box.settings(cube, axes), axes)
@@ -121,15 +126,29 @@ def search(config: Any, trains: Trains, name: str) -> xr.Dataset:
     edges = dict(zip(axes, at_edge(cube[chosen][None], axes)[0], strict=True))
     return xr.Dataset(
         {
-            "setting": (("member", "coordinate"), settings),
-            "validation": ("member", validation),
-            "finalist_member": ("finalist", tuned.places[0]),
-            "finalist_validation": (("finalist", "tuning_seed"), tuned.losses[0].astype(float)),
-            "chosen": chosen,
-            "coordinate_at_edge": ("coordinate", [edges.get(c, False) for c in COORDINATES]),
+            "setting": named((("member", "coordinate"), settings), "value of a member"),
+            "validation": named(
+                ("member", validation), "validation loss, first tuning seed", ON_TEXT
+            ),
+            "finalist_member": named(
+                ("finalist", tuned.places[0]), "index of the finalist among the members"
+            ),
+            "finalist_validation": named(
+                (("finalist", "tuning_seed"), tuned.losses[0].astype(float)),
+                "validation loss of a finalist",
+                ON_TEXT,
+            ),
+            "chosen": named(chosen, "index of the chosen member"),
+            "coordinate_at_edge": named(
+                ("coordinate", [edges.get(c, False) for c in COORDINATES]),
+                "whether the chosen value is in the outer tenth of its range",
+            ),
         },
-        {"coordinate": list(COORDINATES), "tuning_seed": np.array(config.tuning_seeds)},
-    ).expand_dims(optimizer=[name])
+        coordinates(
+            coordinate=COORDINATE,
+            tuning_seed=(config.tuning_seeds, "seed that is used for choosing"),
+        ),
+    )
 
 
 def with_all_coordinates(settings: np.ndarray, axes: Sequence[str]) -> np.ndarray:
@@ -156,10 +175,6 @@ def wide(train: Train, of: str) -> Train:
 def tune_strategies(config: Any, trains: Trains) -> xr.Dataset:
     """Tune the learning rate of 2-Adam with the decays of each of the paper's strategies.
 
-    Args:
-      config: Has the fields of the figure's `Config`.
-      trains: From `trainers`, for the first task.
-
     Returns:
       The sweep over `strategy` and `strategy_rate`, and what was chosen from it over `strategy`.
     """
@@ -170,24 +185,35 @@ def tune_strategies(config: Any, trains: Trains) -> xr.Dataset:
         wide(trains[KADAM], "strategies"), candidates(settings), config.tuning_seeds, FEW_RATES
     )
     means = tuned.losses.mean(-1)
+    chosen = {
+        "strategy_mean": (
+            np.where(np.isfinite(means), means, np.inf).min(1),
+            "validation loss of a strategy as tuned, mean over tuning seeds",
+            ON_TEXT,
+        ),
+        "strategy_at_edge": (
+            at_end(tuned.chosen, len(rates)),
+            "whether the strategy's learning rate is the lowest or the highest",
+        ),
+    }
     return xr.Dataset(
         {
-            "strategy_validation": (
-                ("strategy", "strategy_rate"),
-                tuned.first["validation"][..., 0],
+            "strategy_validation": named(
+                (("strategy", "strategy_rate"), tuned.first["validation"][..., 0]),
+                "validation loss of a strategy, first tuning seed",
+                ON_TEXT,
             ),
-            "strategy_setting": (
-                ("strategy", "coordinate"),
-                settings[np.arange(len(settings)), tuned.chosen],
+            "strategy_setting": named(
+                (("strategy", "coordinate"), settings[np.arange(len(settings)), tuned.chosen]),
+                "value of a strategy as tuned",
             ),
-            "strategy_mean": ("strategy", np.where(np.isfinite(means), means, np.inf).min(1)),
-            "strategy_at_edge": ("strategy", at_end(tuned.chosen, len(rates))),
+            **over("strategy", chosen),
         },
-        {
-            "strategy": list(STRATEGIES),
-            "strategy_rate": rates,
-            "coordinate": list(COORDINATES),
-        },
+        coordinates(
+            strategy=(list(STRATEGIES), "the paper's strategy"),
+            strategy_rate=(rates, "learning rate of the strategies' sweep"),
+            coordinate=COORDINATE,
+        ),
     )
 
 
@@ -198,23 +224,14 @@ def compare(
 
     The strategies compared are inverse exp and the best one on the validation split.
 
-    Args:
-      config: Has the fields of the figure's `Config`.
-      trains: From `trainers`, for the first task.
-      searched: From `search`, over `optimizer`.
-      strategies: From `tune_strategies`.
-
     Returns:
       The setting of every arm, and its loss on the test split over `arm` and `seed`, NaN for arms
       that are not compared.
     """
     best = searched.isel(member=searched.chosen)
     settings = np.concatenate([best.setting, strategies.strategy_setting])
-    compared = {
-        SEARCHED,
-        "inverse_exp",
-        strategies.strategy.values[lowest(strategies.strategy_mean)],
-    }
+    best_strategy = strategies.strategy.values[lowest(strategies.strategy_mean)]
+    compared = {SEARCHED, "inverse_exp", best_strategy}
     test = np.full((len(ARMS), config.num_seeds), np.nan)
     for name, arms in ((ADAMW, {ADAMW}), (KADAM, compared)):
         ours = np.isin(ARMS, list(arms))
@@ -224,22 +241,32 @@ def compare(
     edges = searched.coordinate_at_edge.sel(coordinate="rate")
     return xr.Dataset(
         {
-            "arm_setting": (("arm", "coordinate"), settings),
-            "mean_validation": ("arm", np.append(means, strategies.strategy_mean)),
-            "rate_at_edge": ("arm", np.append(edges, strategies.strategy_at_edge)),
-            "test": (("arm", "seed"), test),
+            "arm_setting": named((("arm", "coordinate"), settings), "value of an arm as tuned"),
+            "mean_validation": named(
+                ("arm", np.append(means, strategies.strategy_mean)),
+                "validation loss as tuned, mean over tuning seeds",
+                ON_TEXT,
+            ),
+            "rate_at_edge": named(
+                ("arm", np.append(edges, strategies.strategy_at_edge)),
+                "whether the learning rate chosen is near an end of its range",
+            ),
+            "test": named(
+                (("arm", "seed"), test),
+                "test loss, fresh seeds; NaN for strategies that are not compared",
+                ON_TEXT,
+            ),
         },
-        {"arm": list(ARMS), "coordinate": list(COORDINATES), "seed": np.array(config.seeds)},
+        coordinates(
+            arm=(ARMS, "tuned AdamW, the 2-Adam found, 2-Adam by strategy"),
+            coordinate=COORDINATE,
+            seed=(config.seeds, "fresh seed"),
+        ),
     )
 
 
 def confirm(config: Any, trains: Trains, searched: xr.Dataset) -> xr.Dataset:
     """Train both optimizers on the second task, keeping decays and tuning the learning rate again.
-
-    Args:
-      config: Has the fields of the figure's `Config`.
-      trains: From `trainers`, for the second task.
-      searched: From `search`, over `optimizer`.
 
     Returns:
       The sweep over the learning rate, the chosen rate, and the fresh seeds' losses on the test
@@ -253,13 +280,27 @@ def confirm(config: Any, trains: Trains, searched: xr.Dataset) -> xr.Dataset:
         settings[:, COORDINATES.index("rate")] = rates
         tried = candidates(settings[None])
         tuned = tune(wide(trains[name], "rates"), tried, config.tuning_seeds, FEW_RATES)
-        fresh = trains[name]("fresh", tuned.picked, config.seeds)["test"][0]
+        (chosen,) = tuned.chosen
         found = {
-            "second_validation": ("second_rate", tuned.first["validation"][0, :, 0]),
-            "second_chosen_rate": rates[tuned.chosen[0]],
-            "second_rate_at_edge": at_end(tuned.chosen[0], len(rates)),
-            "second_test": ("seed", fresh),
+            "second_validation": named(
+                ("second_rate", tuned.first["validation"][0, :, 0]),
+                "validation loss on the second task, first tuning seed",
+                ON_IMAGES,
+            ),
+            "second_chosen_rate": named(rates[chosen], "learning rate chosen on the second task"),
+            "second_rate_at_edge": named(
+                at_end(chosen, len(rates)),
+                "whether the second task's learning rate is the lowest or the highest",
+            ),
+            "second_test": named(
+                ("seed", trains[name]("fresh", tuned.picked, config.seeds)["test"][0]),
+                "test loss on the second task, fresh seeds",
+                ON_IMAGES,
+            ),
         }
-        coords = {"second_rate": rates, "seed": np.array(config.seeds)}
-        parts.append(xr.Dataset(found, coords).expand_dims(optimizer=[name]))
-    return xr.concat(parts, "optimizer")
+        coords = coordinates(
+            second_rate=(rates, "learning rate of the second task's sweep"),
+            seed=(config.seeds, "fresh seed"),
+        )
+        parts.append(xr.Dataset(found, coords))
+    return xr.concat(parts, OPTIMIZER)

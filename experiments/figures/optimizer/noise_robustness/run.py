@@ -11,11 +11,10 @@ import numpy as np
 import optax
 import xarray as xr
 
-from experiments.core.config import check_ks, check_least, rises
-from experiments.core.errors import ConfigError
+from experiments.core.config import check_between, check_ks, check_least, require, rises
 from experiments.core.run import Run
 from experiments.core.stats import at_end, mean, number
-from experiments.core.store import labeled, named
+from experiments.core.store import coordinates, labeled, named, over
 from experiments.figures.optimizer.noise_robustness.contrasts import (
     Condition,
     gain,
@@ -72,17 +71,12 @@ class Config(TunedConfig):
             ("label_noises", 0, 1),
         ):
             values = getattr(self, name)
-            if not rises(least, *values, most):
-                raise ConfigError(
-                    f"{name} must increase and be between {least} and {most}, got {values}"
-                )
-        if self.batch not in self.batch_sizes:
-            raise ConfigError(
-                f"batch={self.batch} must be one of batch_sizes, got {self.batch_sizes}"
-            )
+            rule = f"{name} must increase and be between {least} and {most}"
+            require(rises(least, *values, most), rule, values)
+        rule = f"batch={self.batch} must be one of batch_sizes"
+        require(self.batch in self.batch_sizes, rule, self.batch_sizes)
         check_least(self, num_rates=3, eval_examples=1)
-        if not 1 < self.rate_step < np.inf:
-            raise ConfigError(f"rate_step must be above 1 and finite, got {self.rate_step}")
+        check_between(self, rate_step=(1, np.inf))
 
     @property
     def learning_rates(self) -> np.ndarray:
@@ -157,69 +151,61 @@ def analyze(config: Config, validation: np.ndarray, test: np.ndarray) -> xr.Data
     dims = ("condition", "k")
     test = np.where(np.isfinite(test), test, np.nan)
     validation = np.where(np.isfinite(validation), validation, np.inf)
-    place = validation.argmin(-1)
     batch, gradient_noise, label_noise = zip(*config.conditions, strict=True)
+    tuned = {
+        "chosen_rate": (
+            _chosen(config.learning_rates, validation),
+            "learning rate that is best on the validation split",
+        ),
+        "rate_at_edge": (
+            at_end(validation.argmin(-1), config.num_rates),
+            "whether the lowest validation loss is at the lowest or the highest learning rate",
+        ),
+        "tuned_validation": (
+            validation.min(-1),
+            "lowest validation loss of the grid, mean over tuning seeds",
+            NATS,
+        ),
+    }
+    conditions = {
+        "batch": (batch, "examples in a batch"),
+        "gradient_noise": (
+            gradient_noise,
+            "noise in the gradients over the gradients, root mean squares",
+        ),
+        "label_noise": (label_noise, "share of the training labels that are replaced"),
+    }
+
+    def means(losses, label):
+        return number([list(map(mean, of_k)) for of_k in losses], label, NATS, dims)
+
     data = xr.Dataset(
         {
+            **over(dims, tuned),
             "validation": named(
-                ((*dims, "rate"), validation),
-                "validation loss, mean over tuning seeds",
-                "nat/token",
+                ((*dims, "rate"), validation), "validation loss, mean over tuning seeds", NATS
             ),
-            "chosen_rate": named(
-                (dims, _chosen(config.learning_rates, validation)),
-                "learning rate that is best on the validation split",
-            ),
-            "rate_at_edge": named(
-                (dims, at_end(place, config.num_rates)),
-                "whether the lowest validation loss is at the lowest or the highest learning rate",
-            ),
-            "tuned_validation": named(
-                (dims, validation.min(-1)),
-                "lowest validation loss of the grid, mean over tuning seeds",
-                "nat/token",
-            ),
-            "test": named(((*dims, "seed"), test), "test loss", "nat/token"),
-            "mean_test": number(
-                [list(map(mean, of_k)) for of_k in test],
-                "test loss, mean over fresh seeds",
-                "nat/token",
-                dims,
-            ),
-            "excess": number(
-                [list(map(mean, of_k)) for of_k in test - test[:, :1]],
-                "test loss minus Adam's, mean over fresh seeds",
-                "nat/token",
-                dims,
-            ),
+            "test": named(((*dims, "seed"), test), "test loss", NATS),
+            "mean_test": means(test, "test loss, mean over fresh seeds"),
+            "excess": means(test - test[:, :1], "test loss minus Adam's, mean over fresh seeds"),
         },
-        {
-            "condition": named(
-                ("condition", np.arange(len(config.conditions))),
-                "condition of training; 0 is the plain one",
-            ),
-            "batch": named(("condition", np.array(batch)), "examples in a batch"),
-            "gradient_noise": named(
-                ("condition", np.array(gradient_noise)),
-                "noise in the gradients over the gradients, root mean squares",
-            ),
-            "label_noise": named(
-                ("condition", np.array(label_noise)),
-                "share of the training labels that are replaced",
-            ),
-            "k": named(("k", np.array(config.ks)), "stages k"),
-            "rate": named(("rate", config.learning_rates), "learning rate"),
-            "seed": named(("seed", np.array(config.seeds)), "fresh seed"),
-        },
+        coordinates(
+            condition=(np.arange(len(batch)), "condition of training; 0 is the plain one"),
+            k=(config.ks, "stages k"),
+            rate=(config.learning_rates, "learning rate"),
+            seed=(config.seeds, "fresh seed"),
+        )
+        | over("condition", conditions),
     )
     numbers = {}
     for axis, (most, unit) in STATED.items():
-        numbers[f"gain_{axis}"] = number(gain(data, axis), f"{BETTER}, {most}", "nat/token")
+        numbers[f"gain_{axis}"] = number(gain(data, axis), f"{BETTER}, {most}", NATS)
         slope = trend(data, axis, larger(data))
-        numbers[f"trend_{axis}"] = number(slope, f"{SLOPE} {unit}", "nat/token")
+        numbers[f"trend_{axis}"] = number(slope, f"{SLOPE} {unit}", NATS)
     return labeled(data.assign(numbers))
 
 
+NATS = "nat/token"
 BETTER = "loss of the better of k = 1, 2 minus that of the best k ≥ 3"
 SLOPE = "slope of Adam's loss minus that of k-Adam, mean over k ≥ 3, over the"
 STATED: Mapping[str, tuple[str, str]] = {

@@ -6,7 +6,7 @@ import numpy as np
 import xarray as xr
 
 from experiments.core.stats import holm, mean, number, paired_mean, paired_p_value
-from experiments.core.store import labeled, named
+from experiments.core.store import coordinates, labeled, named
 from experiments.training.optimizers import ADAMW
 from experiments.training.tuning import lowest
 
@@ -21,7 +21,7 @@ def analyze(data: xr.Dataset) -> xr.Dataset:
       The data with what was picked, whether that is at an end of what was tried, means over fresh
       seeds, gains over AdamW, and Holm's p-values for the family of all gains.
     """
-    data = data.assign_coords(axis=named(("axis", list(AXES)), "what is tuned"))
+    data = data.assign_coords(coordinates(axis=(list(AXES), "what is tuned")))
     data["test"] = named(
         data.test.where(np.isfinite(data.test)),
         "test loss, fresh seeds; NaN where a run diverged",
@@ -70,7 +70,7 @@ def analyze(data: xr.Dataset) -> xr.Dataset:
         NATS,
     )
     data.attrs["note"] = _note(data)
-    return labeled(data.assign(numbers), LABELS)
+    return labeled(data.assign(numbers))
 
 
 def _at_edge(data: xr.Dataset, axis: str) -> np.ndarray:
@@ -120,27 +120,3 @@ AS_PICKED: Mapping[str, tuple[str, ...]] = {
 moves the best γ and β."""
 NATS = "nat/token"
 GAIN = "test loss of tuned AdamW minus the arm's, positive if it is better, mean over fresh seeds"
-LABELS = {
-    "validation": (
-        "validation loss, first tuning seed; NaN where an arm has fewer settings",
-        NATS,
-    ),
-    "finalist_setting": ("setting of a finalist", "1"),
-    "finalist_place": ("index of a finalist's learning rate", "1"),
-    "finalist_validation": (
-        "validation loss of the arm's finalists, mean over tuning seeds; NaN where it has fewer",
-        NATS,
-    ),
-    "rate": ("learning rate η", "1"),
-    "b1": ("γ of every stage, or the optimizer's b1", "1"),
-    "b2": ("β of every stage, or the optimizer's b2", "1"),
-    "weight_decay": ("weight decay λ", "1"),
-    "picked_setting": ("setting of the finalist with the lowest validation loss", "1"),
-    "picked_place": ("index of that finalist's learning rate", "1"),
-    "arm": ("rival, or strategy and k of k-Adam", "1"),
-    "optimizer": ("optimizer, each tuned with equally many members", "1"),
-    "setting": ("setting of b1, b2 and weight decay", "1"),
-    "finalist": ("finalist of the arm", "1"),
-    "seed": ("fresh seed", "1"),
-}
-"""long_name and units."""

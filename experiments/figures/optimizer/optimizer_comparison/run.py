@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from experiments.core.config import check_least, check_rising
-from experiments.core.errors import ConfigError
+from experiments.core.config import check_least, check_rising, require
 from experiments.core.run import Run
-from experiments.figures.optimizer.optimizer_comparison.gains import analyze
+from experiments.core.store import coordinates, named, over
+from experiments.figures.optimizer.optimizer_comparison.gains import NATS, analyze
 from experiments.figures.optimizer.optimizer_comparison.grids import Grid, Grids, Setting
 from experiments.training.config import ContendersConfig
 from experiments.training.optimizers import ADAMW, OPTIMIZERS, USUAL, strategy_decays
@@ -25,8 +25,12 @@ from experiments.training.tuning import TunedConfig, trainer, tune
 from kadam_jax import STRATEGIES
 
 KADAM = "kadam"
-SETTING = ("b1", "b2", "weight_decay")
-"""The values that distinguish members of an arm, apart from learning rate and seed."""
+SETTING = {
+    "b1": "γ of every stage, or the optimizer's b1",
+    "b2": "β of every stage, or the optimizer's b2",
+    "weight_decay": "weight decay λ",
+}
+"""Labels of the values that distinguish members of an arm, apart from learning rate and seed."""
 
 
 class Arm(NamedTuple):
@@ -89,46 +93,41 @@ class Config(TunedConfig, ContendersConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        known = set(self.optimizers) <= OPTIMIZERS.keys()
-        if not known or not {ADAMW, KADAM} <= set(self.optimizers) or _repeats(self.optimizers):
-            raise ConfigError(
-                f"optimizers must be distinct names from {', '.join(OPTIMIZERS)}, including "
-                f"{ADAMW} and {KADAM}, got {self.optimizers}"
-            )
-        if not self.ks or not set(self.ks) <= {2, 3} or _repeats(self.ks):
-            raise ConfigError(f"ks must be 2, 3 or both, got {self.ks}")
-        for name in self.optimizers:
+        names = self.optimizers
+        known = set(names) <= OPTIMIZERS.keys() and {ADAMW, KADAM} <= set(names)
+        rule = f"optimizers must be distinct names from {', '.join(OPTIMIZERS)}, including "
+        require(known and not _repeats(names), f"{rule}{ADAMW} and {KADAM}", names)
+        known = self.ks and set(self.ks) <= {2, 3}
+        require(known and not _repeats(self.ks), "ks must be 2, 3 or both", self.ks)
+        for name in names:
             check_rising(**{f"grids.{name}.rates": self.grid(name).rates})
-            for b1, b2, weight_decay in self.grid(name).settings:
-                if not (0 <= b1 < 1 and 0 <= b2 < 1 and weight_decay >= 0):
-                    raise ConfigError(
-                        f"grids.{name}.settings must be b1 and b2 from 0 to below 1 and a weight "
-                        f"decay that is not negative, got {(b1, b2, weight_decay)}"
-                    )
-        if self.grids.kadam.settings:
-            raise ConfigError(
-                "grids.kadam.settings must be empty: ks and the strategies are k-Adam's settings"
+            rule = (
+                f"grids.{name}.settings must be b1 and b2 from 0 to below 1 and a weight decay "
+                "that is not negative"
             )
+            for b1, b2, weight_decay in self.grid(name).settings:
+                holds = 0 <= b1 < 1 and 0 <= b2 < 1 and weight_decay >= 0
+                require(holds, rule, (b1, b2, weight_decay))
+        rule = "grids.kadam.settings must be empty: ks and the strategies are k-Adam's settings"
+        require(not self.grids.kadam.settings, rule, self.grids.kadam.settings)
         sizes = {
             name: (
                 len(self.grid(name).rates),
                 sum(len(arm.settings) for arm in self.arms if arm.optimizer == name),
             )
-            for name in self.optimizers
+            for name in names
         }
-        if len(set(sizes.values())) > 1:
-            found = ", ".join(f"{name} {rates} x {rows}" for name, (rates, rows) in sizes.items())
-            raise ConfigError(
-                "grids must give every optimizer equally many tuning members, rates x settings "
-                f"(k-Adam: strategies of all ks), got {found}"
-            )
+        rule = (
+            "grids must give every optimizer equally many tuning members, rates x settings "
+            "(k-Adam: strategies of all ks)"
+        )
+        found = ", ".join(f"{name} {rates} x {rows}" for name, (rates, rows) in sizes.items())
+        require(len(set(sizes.values())) == 1, rule, found)
         check_least(self, num_tuning_seeds=2)
         rates, num_arms = sizes[KADAM]  # each of k-Adam's arms has one setting
-        if self.num_finalists % num_arms or not 0 < self.num_finalists <= rates * num_arms:
-            raise ConfigError(
-                f"num_finalists must be a multiple of {num_arms}, k-Adam's arms, and at most "
-                f"{rates * num_arms}, got {self.num_finalists}"
-            )
+        few, most = self.num_finalists, rates * num_arms
+        rule = f"num_finalists must be a multiple of {num_arms}, k-Adam's arms, and at most {most}"
+        require(few % num_arms == 0 and 0 < few <= most, rule, few)
 
 
 def _repeats(items: tuple) -> bool:
@@ -168,26 +167,47 @@ def _train(config: Config, run: Run, trial: Trial, arms: list[Arm]) -> xr.Datase
     setting, place = np.divmod(tuned.places, len(rates))
     picked_setting, picked_place = np.divmod(tuned.chosen, len(rates))
     validation = tuned.first["validation"].reshape(*settings.shape[:2], len(rates))
+    finalists = {
+        "finalist_setting": (setting, "setting of a finalist"),
+        "finalist_place": (place, "index of a finalist's learning rate"),
+        "finalist_validation": (
+            tuned.losses.mean(-1),
+            "validation loss of the arm's finalists, mean over tuning seeds; NaN where it has "
+            "fewer",
+            NATS,
+        ),
+    }
+    picked = {
+        "picked_setting": (
+            picked_setting,
+            "setting of the finalist with the lowest validation loss",
+        ),
+        "picked_place": (picked_place, "index of that finalist's learning rate"),
+    }
+    optimizers = [arm.optimizer for arm in arms]
     return xr.Dataset(
         {
-            "validation": (("arm", "setting", "place"), validation),
-            "rate": (("arm", "place"), np.tile(rates, (len(arms), 1))),
+            "validation": named(
+                (("arm", "setting", "place"), validation),
+                "validation loss, first tuning seed; NaN where an arm has fewer settings",
+                NATS,
+            ),
+            "rate": named((("arm", "place"), np.tile(rates, (len(arms), 1))), "learning rate η"),
             **{
-                key: (("arm", "setting"), settings[..., column])
-                for column, key in enumerate(SETTING)
+                key: named((("arm", "setting"), settings[..., column]), label)
+                for column, (key, label) in enumerate(SETTING.items())
             },
-            "finalist_setting": (("arm", "finalist"), setting),
-            "finalist_place": (("arm", "finalist"), place),
-            "finalist_validation": (("arm", "finalist"), tuned.losses.mean(-1)),
-            "picked_setting": ("arm", picked_setting),
-            "picked_place": ("arm", picked_place),
+            **over(("arm", "finalist"), finalists),
+            **over("arm", picked),
             "test": (("arm", "seed"), test),
         },
-        {
-            "arm": [arm.name for arm in arms],
-            "optimizer": ("arm", [arm.optimizer for arm in arms]),
-            "setting": np.arange(settings.shape[1]),
-            "finalist": np.arange(each),
-            "seed": np.array(config.seeds),
-        },
+        coordinates(
+            arm=([arm.name for arm in arms], "rival, or strategy and k of k-Adam"),
+            setting=(np.arange(settings.shape[1]), "setting of b1, b2 and weight decay"),
+            finalist=(np.arange(each), "finalist of the arm"),
+            seed=(config.seeds, "fresh seed"),
+        )
+        | over(
+            "arm", {"optimizer": (optimizers, "optimizer, each tuned with equally many members")}
+        ),
     )

@@ -4,6 +4,7 @@ An interval is open on the side where an optimum or a basin may lie beyond its g
 """
 
 import math
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -20,22 +21,15 @@ def _at_edge(run: xr.Dataset, arm: str) -> bool:
     return bool(run.rate_at_lowest.sel(arm=arm) | run.rate_at_highest.sel(arm=arm))
 
 
-def _price_of_adamws_rate(run: xr.Dataset) -> Estimate:
+def _two_adams(
+    run: xr.Dataset, values: str, lower: Sequence[str] = (), higher: Sequence[str] = ()
+) -> Estimate:
+    """Return the mean of 2-Adam's values, which may be lower or higher if these arms' rates are."""
     if TWO_ADAM not in run.switch:
         return NOTHING
-    elsewhere = _at_edge(run, ADAMW)
-    return mean(run.price_at_adamws.sel(switch=TWO_ADAM)).opened(
-        lower=elsewhere,
-        higher=elsewhere or _at_edge(run, TWO_ADAM),
-    )
-
-
-def _loss_of_switching(run: xr.Dataset) -> Estimate:
-    if TWO_ADAM not in run.switch:
-        return NOTHING
-    return mean(run.beyond_adamw.sel(switch=TWO_ADAM)).opened(
-        lower=_at_edge(run, TWO_ADAM),
-        higher=_at_edge(run, ADAMW),
+    return mean(run[values].sel(switch=TWO_ADAM)).opened(
+        lower=any(_at_edge(run, arm) for arm in lower),
+        higher=any(_at_edge(run, arm) for arm in higher),
     )
 
 
@@ -76,7 +70,7 @@ CLAIMS: tuple[Claim, ...] = (
         quantity="test loss of 2-Adam, inverse exp, at the learning rate that is AdamW's best, "
         "minus that at its own best, nats per token: both chosen on the other seeds' validation "
         "losses, mean over seeds",
-        statistic=_price_of_adamws_rate,
+        statistic=lambda run: _two_adams(run, "price_at_adamws", [ADAMW], [ADAMW, TWO_ADAM]),
         accept=(-math.inf, 0.05),
         reason="This is the tolerance of a basin here: a loss below it is no reason to tune again.",
         correction="It loses more than a basin's tolerance there: tune a run again, or start it "
@@ -133,7 +127,7 @@ CLAIMS: tuple[Claim, ...] = (
         quantity="test loss of 2-Adam, inverse exp, at AdamW's best learning rate times the ratio "
         "of their optima, minus AdamW's at its own best rate, nats per token: rates and ratio from "
         "the other seeds, mean over seeds",
-        statistic=_loss_of_switching,
+        statistic=lambda run: _two_adams(run, "beyond_adamw", [TWO_ADAM], [ADAMW]),
         accept=(-math.inf, 0.0),
         reason="The paper finds that it outperforms Adam; the better optimizer has the lower loss.",
         correction="AdamW at its own learning rate is better.",

@@ -12,10 +12,12 @@ from experiments.core.stats import (
     means_over_seeds,
     number,
 )
-from experiments.core.store import labeled, named
+from experiments.core.store import coordinates, labeled, named, over
 from experiments.figures.optimizer.rate_basins import basin, loss_at, optimum
 from experiments.training.optimizers import ADAMW
 from experiments.training.tuning import lowest
+
+NATS = "nat/token"
 
 
 def analyze(
@@ -33,16 +35,18 @@ def analyze(
       Losses, optima, basins, ratios to AdamW's rate and costs of learning rates, labeled.
     """
     finite = {name: np.where(np.isfinite(loss), loss, np.nan) for name, loss in losses.items()}
+    rows = {
+        name: (loss.astype(float), f"loss on the {name} split", NATS)
+        for name, loss in finite.items()
+    }
     data = xr.Dataset(
-        {name: (("arm", "place", "seed"), loss.astype(float)) for name, loss in finite.items()},
-        {
-            "arm": named(("arm", list(config.arms)), "optimizer; 2-Adam's strategies end with _2"),
-            "rate": named((("arm", "place"), config.rates), "learning rate η"),
-            "seed": np.array(config.seeds),
-            "switch": named(
-                ("switch", list(config.switches)), "strategy of 2-Adam that AdamW is switched to"
-            ),
-        },
+        over(("arm", "place", "seed"), rows),
+        coordinates(
+            arm=(config.arms, "optimizer; 2-Adam's strategies end with _2"),
+            seed=(config.seeds, "seed"),
+            switch=(config.switches, "strategy of 2-Adam that AdamW is switched to"),
+        )
+        | over(("arm", "place"), {"rate": (config.rates, "learning rate η")}),
     )
     data = data.assign(_of_each_run(data, config.tolerance))
     data = data.assign(_choices(data))
@@ -53,13 +57,15 @@ def analyze(
         means = [geometric_mean(values) for values in data[name]]
         label = f"best learning {what}, geometric mean over seeds"
         data[f"mean_{name}"] = number(means, label, dims=["arm"])
-    for name, values in response.items():
-        data[f"predicted_by_{name}"] = "switch", values[0] / values[1:]
+    for name, what in (("size", "size of updates"), ("displacement", "displacement")):
+        predicted = response[name][0] / response[name][1:]
+        label = f"AdamW's {what} on noise over 2-Adam's"
+        data[f"predicted_by_{name}"] = named(("switch", predicted), label)
     data = data.assign(_prices(data))
-    return labeled(data.assign(_numbers(data)), LABELS)
+    return labeled(data.assign(_numbers(data)))
 
 
-def _of_each_run(data: xr.Dataset, tolerance: float) -> xr.Dataset:
+def _of_each_run(data: xr.Dataset, tolerance: float) -> dict[str, xr.Variable]:
     """Find the optimum and the basin of each arm and seed, by the validation loss."""
     curves = [
         (rates, loss)
@@ -68,43 +74,52 @@ def _of_each_run(data: xr.Dataset, tolerance: float) -> xr.Dataset:
     ]
     basins = [basin(*curve, tolerance) for curve in curves]
     found = {
-        "optimum": [optimum(*curve) for curve in curves],
-        "lowest": [loss[lowest(loss)] for _, loss in curves],
-        "best_place": [lowest(loss) for _, loss in curves],
-        "basin_low": [each.low for each in basins],
-        "basin_high": [each.high for each in basins],
-        "width": [each.decades for each in basins],
-        "open": [each.open for each in basins],
+        "optimum": (
+            [optimum(*curve) for curve in curves],
+            "best learning rate, from a parabola through the lowest losses",
+        ),
+        "lowest": (
+            [loss[lowest(loss)] for _, loss in curves],
+            "lowest loss on the validation split",
+            NATS,
+        ),
+        "best_place": (
+            [lowest(loss) for _, loss in curves],
+            "index of the rate with the lowest loss",
+        ),
+        "basin_low": ([each.low for each in basins], "lowest learning rate of the basin"),
+        "basin_high": ([each.high for each in basins], "highest learning rate of the basin"),
+        "width": ([each.decades for each in basins], "width of the basin", "decades"),
+        "open": ([each.open for each in basins], "whether the grid ends inside the basin"),
     }
     shape = data.sizes["arm"], data.sizes["seed"]
-    return xr.Dataset({key: (("arm", "seed"), np.reshape(x, shape)) for key, x in found.items()})
+    rows = {name: (np.reshape(values, shape), *label) for name, (values, *label) in found.items()}
+    return over(("arm", "seed"), rows)
 
 
-def _choices(data: xr.Dataset) -> xr.Dataset:
+def _choices(data: xr.Dataset) -> dict[str, Any]:
     """Find what the other seeds choose, and whether a grid ends before an optimum or basin."""
     chosen = best_on_other_seeds(data.validation, "place").transpose("arm", "seed")
     last = data.sizes["place"] - 1
-    return xr.Dataset(
-        {
-            "chosen_place": named(
-                (("arm", "seed"), chosen.values), "index of the rate that the other seeds choose"
-            ),
-            "rate_at_lowest": named(
-                ((chosen == 0) | (data.best_place == 0)).any("seed"),
-                "whether a best or chosen rate is the lowest of the grid",
-            ),
-            "rate_at_highest": named(
-                ((chosen == last) | (data.best_place == last)).any("seed"),
-                "whether a best or chosen rate is the highest of the grid",
-            ),
-            "basin_open": named(
-                data.open.any("seed"), "whether the grid ends inside the basin of any seed"
-            ),
-        }
-    )
+    ends = {
+        end: named(
+            ((chosen == place) | (data.best_place == place)).any("seed"),
+            f"whether a best or chosen rate is the {end} of the grid",
+        )
+        for end, place in (("lowest", 0), ("highest", last))
+    }
+    return {
+        "chosen_place": named(
+            (("arm", "seed"), chosen.values), "index of the rate that the other seeds choose"
+        ),
+        **{f"rate_at_{end}": at_end for end, at_end in ends.items()},
+        "basin_open": named(
+            data.open.any("seed"), "whether the grid ends inside the basin of any seed"
+        ),
+    }
 
 
-def _prices(data: xr.Dataset) -> dict[str, tuple]:
+def _prices(data: xr.Dataset) -> dict[str, xr.Variable]:
     """Compute differences of 2-Adam's test losses at AdamW's rate and at the scaled rate."""
     log_ratio = np.log(data.ratio)
     others = (log_ratio.sum("seed", skipna=False) - log_ratio) / (data.sizes["seed"] - 1)
@@ -120,12 +135,22 @@ def _prices(data: xr.Dataset) -> dict[str, tuple]:
             factor = ratio_of_others.sel(arm=switch)[column].item()
             at["adamws"][row, column] = loss_at(*curve, rate)
             at["ratio"][row, column] = loss_at(*curve, rate * factor)
-    best = own.sel(arm=data.switch.values).values
-    return {
-        "price_at_adamws": (("switch", "seed"), at["adamws"] - best),
-        "price_at_ratio": (("switch", "seed"), at["ratio"] - best),
-        "beyond_adamw": (("switch", "seed"), at["ratio"] - own.sel(arm=ADAMW).values),
+    best, adamws_best = own.sel(arm=data.switch.values).values, own.sel(arm=ADAMW).values
+    what = "test loss at AdamW's"
+    rows = {
+        "price_at_adamws": (at["adamws"] - best, f"{what} best rate minus that at its own", NATS),
+        "price_at_ratio": (
+            at["ratio"] - best,
+            f"{what} rate times the ratio minus that at its own",
+            NATS,
+        ),
+        "beyond_adamw": (
+            at["ratio"] - adamws_best,
+            f"{what} rate times the ratio minus AdamW's",
+            NATS,
+        ),
     }
+    return over(("switch", "seed"), rows)
 
 
 def _numbers(data: xr.Dataset) -> dict[str, xr.DataArray]:
@@ -146,7 +171,7 @@ def _numbers(data: xr.Dataset) -> dict[str, xr.DataArray]:
             statistics[f"{variable}_{switch}"] = (
                 data[variable].sel(switch=switch),
                 f"test loss of {name} {text}",
-                "nat/token",
+                NATS,
             )
         statistics[f"wider_{switch}"] = (
             data.width.sel(arm=switch) - data.width.sel(arm=ADAMW),
@@ -154,30 +179,6 @@ def _numbers(data: xr.Dataset) -> dict[str, xr.DataArray]:
             "decades",
         )
     for arm in data.arm.values.tolist():
-        statistics[f"width_{arm}"] = (
-            data.width.sel(arm=arm),
-            f"width of the basin of {arm}",
-            "decades",
-        )
+        width = data.width.sel(arm=arm)
+        statistics[f"width_{arm}"] = width, f"width of the basin of {arm}", "decades"
     return starts | means_over_seeds(statistics)
-
-
-LABELS: Mapping[str, tuple[str, str]] = {
-    "validation": ("loss on the validation split", "nat/token"),
-    "test": ("loss on the test split", "nat/token"),
-    "optimum": ("best learning rate, from a parabola through the lowest losses", "1"),
-    "lowest": ("lowest loss on the validation split", "nat/token"),
-    "best_place": ("index of the rate with the lowest loss", "1"),
-    "basin_low": ("lowest learning rate of the basin", "1"),
-    "basin_high": ("highest learning rate of the basin", "1"),
-    "width": ("width of the basin", "decades"),
-    "open": ("whether the grid ends inside the basin", "1"),
-    "predicted_by_size": ("AdamW's size of updates on noise over 2-Adam's", "1"),
-    "predicted_by_displacement": ("AdamW's displacement on noise over 2-Adam's", "1"),
-    "price_at_adamws": ("test loss at AdamW's best rate minus that at its own", "nat/token"),
-    "price_at_ratio": (
-        "test loss at AdamW's rate times the ratio minus that at its own",
-        "nat/token",
-    ),
-    "beyond_adamw": ("test loss at AdamW's rate times the ratio minus AdamW's", "nat/token"),
-}

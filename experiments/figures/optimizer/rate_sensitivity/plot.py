@@ -34,19 +34,12 @@ def _losses(panel: axes.Axes, data: xr.Dataset) -> str:
     for arm in data.arm.values.tolist():
         name, color, marker = style_of(arm)
         at = data.sel(arm=arm)
-        mean = at.validation.mean("seed", skipna=False)
-        plotting.band(
-            panel,
-            at.rate,
-            at.validation.min("seed", skipna=False),
-            mean,
-            at.validation.max("seed", skipna=False),
-            color=color,
-            marker=marker,
-            fillstyle="none",
-            markersize=4,
-            label=name,
+        loss = at.validation
+        low, mean, high = (
+            of_seeds("seed", skipna=False) for of_seeds in (loss.min, loss.mean, loss.max)
         )
+        style = {"color": color, "fillstyle": "none", "markersize": 4, "label": name}
+        plotting.band(panel, at.rate, low, mean, high, marker=marker, **style)
         best = at.mean_optimum[0].item()
         height = np.interp(np.log(best), np.log(at.rate), mean)
         panel.plot(best, height, marker, color=color, markersize=8, zorder=3)

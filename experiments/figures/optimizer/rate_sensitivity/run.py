@@ -6,14 +6,14 @@ are a section of one ladder, so that AdamW's best can be a rate of the others. T
 seed are made by the other seeds' validation losses, and measured on the test split.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import xarray as xr
 
-from experiments.core.config import check_least
-from experiments.core.errors import ConfigError
+from experiments.core.config import check_between, check_least, require
 from experiments.core.run import Run
 from experiments.figures.optimizer.rate_sensitivity.noise_response import noise_response
 from experiments.figures.optimizer.rate_sensitivity.optima import analyze
@@ -58,27 +58,20 @@ class Config(ContendersConfig):
     def __post_init__(self):
         super().__post_init__()
         known = OPTIMIZERS.keys() - {KADAM}
-        if self.optimizers[:1] != (ADAMW,) or not set(self.optimizers) <= known:
-            raise ConfigError(
-                f"optimizers must be {ADAMW} and then others of {', '.join(sorted(known))}, got "
-                f"{self.optimizers}"
-            )
-        if not self.strategies or not set(self.strategies) <= set(STRATEGIES):
-            raise ConfigError(
-                f"strategies must be one or more of {tuple(STRATEGIES)}, got {self.strategies}"
-            )
+        rule = f"optimizers must be {ADAMW} and then others of {', '.join(sorted(known))}"
+        holds = self.optimizers[:1] == (ADAMW,) and set(self.optimizers) <= known
+        require(holds, rule, self.optimizers)
+        rule = f"strategies must be one or more of {tuple(STRATEGIES)}"
+        holds = bool(self.strategies) and set(self.strategies) <= set(STRATEGIES)
+        require(holds, rule, self.strategies)
         for name in ("optimizers", "strategies"):
-            if len(set(getattr(self, name))) < len(getattr(self, name)):
-                raise ConfigError(f"{name} must not repeat any, got {getattr(self, name)}")
-        if len(self.first_powers) != len(self.optimizers) + len(self.strategies):
-            raise ConfigError(
-                "first_powers must have one for each of optimizers and strategies, got "
-                f"{len(self.first_powers)}"
-            )
+            names = getattr(self, name)
+            require(len(set(names)) == len(names), f"{name} must not repeat any", names)
+        num = len(self.first_powers)
+        rule = "first_powers must have one for each of optimizers and strategies"
+        require(num == len(self.optimizers) + len(self.strategies), rule, num)
         check_least(self, num_rates=3, num_seeds=2, noise_steps=2, noise_entries=2)
-        for name, above in (("factor", 1), ("tolerance", 0)):
-            if not getattr(self, name) > above:
-                raise ConfigError(f"{name} must be above {above}, got {getattr(self, name)}")
+        check_between(self, factor=(1, math.inf), tolerance=(0, math.inf))
 
     @property
     def switches(self) -> tuple[str, ...]:
@@ -129,14 +122,9 @@ def _response(
 ) -> dict[str, np.ndarray]:
     """Sweep `noise_response` over some decays."""
     members = points(**{name: np.array([of[name] for of in decays]) for name in ("b1", "b2")})
+    sizes = {"num_steps": config.noise_steps, "num_entries": config.noise_entries}
     return run.sweep(
         f"noise_{k}",
-        lambda member: noise_response(
-            k,
-            member["b1"],
-            member["b2"],
-            num_steps=config.noise_steps,
-            num_entries=config.noise_entries,
-        ),
+        lambda member: noise_response(k, member["b1"], member["b2"], **sizes),
         members,
     )

@@ -22,7 +22,6 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -155,23 +154,15 @@ COORDINATES: Mapping[str, tuple[str, str]] = {
 """long_name and units of coordinates that mean the same in every figure."""
 
 
-def labeled(
-    dataset: xr.Dataset, labels: Mapping[str, tuple[str, str]] = MappingProxyType({})
-) -> xr.Dataset:
-    """Return the dataset with `long_name` and `units` on every variable and coordinate.
-
-    Args:
-      dataset: Any dataset.
-      labels: long_name and units by name, for variables that are not labeled where they are made
-        and are not in `COORDINATES`.
+def labeled(dataset: xr.Dataset) -> xr.Dataset:
+    """Return the dataset with labels from `COORDINATES` on what is not labeled where it is made.
 
     Raises:
-      KeyError: If a name has no label.
+      KeyError: If a variable or coordinate has no label.
     """
     for name, variable in dataset.variables.items():
-        if name in labels or "long_name" not in variable.attrs:  # arithmetic propagates them
-            label = labels[str(name)] if name in labels else COORDINATES[str(name)]
-            dataset[name].attrs = dict(zip(("long_name", "units"), label, strict=True))
+        if "long_name" not in variable.attrs:
+            dataset[name].attrs = dict(zip(("long_name", "units"), COORDINATES[name], strict=True))
     return dataset
 
 

@@ -339,9 +339,9 @@ def test_shortfalls_name_what_is_too_small():
     assert shortfalls(TrainingConfig(num_steps=20), minimum) == ("num_steps=20 < 400",)
 
 
-def test_a_label_by_name_replaces_an_inherited_one():
+def test_usual_coordinates_are_labeled_and_others_need_a_label():
     data = xr.Dataset({"x": named(("step", [1.0]), "what is measured", "nat")}, {"step": [0]})
-    data["y"] = data.x - 1.0
-    found = labeled(data, {"y": ("what is left", "1")})
-    assert (found.x.long_name, found.y.long_name) == ("what is measured", "what is left")
-    assert found.step.units == "step"
+    found = labeled(data)
+    assert (found.x.long_name, found.step.units) == ("what is measured", "step")
+    with pytest.raises(KeyError, match="unknown"):
+        labeled(data.assign(unknown=0.0))

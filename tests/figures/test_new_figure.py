@@ -41,7 +41,7 @@ import xarray as xr
 
 from experiments.core.config import FigureConfig
 from experiments.core.run import Run
-from experiments.core.store import labeled
+from experiments.core.store import coordinates, over
 from {PACKAGE}.doubling import double
 from kadam_jax import points
 
@@ -61,7 +61,7 @@ def compute(config: Config, run: Run) -> xr.Dataset:
     """Run one member for each point."""
     x = np.linspace(0, 1, config.num_points, dtype=np.float32)
     y = run.sweep("line", double, points(x=x))["y"]
-    return labeled(xr.Dataset({{"y": ("x", y)}}, {{"x": x}}), {{"x": ("x", "1"), "y": ("y", "1")}})
+    return xr.Dataset(over("x", {{"y": (y, "y")}}), coordinates(x=(x, "x")))
 ''',
     "doubling.py": '''"""A part of the figure."""
 

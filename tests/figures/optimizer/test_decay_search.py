@@ -2,7 +2,6 @@
 
 import dataclasses
 from functools import partial
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -15,8 +14,7 @@ from experiments.core.config import to_json
 from experiments.core.run import Run
 from experiments.core.stats import paired_mean
 from experiments.core.store import ChunkStore
-from experiments.data.images import Images, load_images
-from experiments.data.loading import Data
+from experiments.data.images import load_images
 from experiments.figures.optimizer import decay_search
 from experiments.figures.optimizer.decay_search import FIGURE
 from experiments.figures.optimizer.decay_search.analysis import analyze
@@ -283,21 +281,13 @@ def test_both_tasks_follow_the_configuration(monkeypatch, tmp_path):
     assert settings == {"batch": 4, "num_steps": 4, "measure": "loss"}
 
 
-def test_images_may_be_judged_by_their_loss(monkeypatch, small_network):
+def test_images_may_be_judged_by_their_loss(monkeypatch, small_network, few_images):
     def untrained(task, optimizer, *, seed, num_steps):
         return TrainResult((), (), *task.init(jax.random.key(seed)), ())
 
     monkeypatch.setattr(trials, "train_member", untrained)
-    full = load_images("digits", cache=Path("unused"))
-
-    def few(split):
-        return Images(split.pixels[:100], split.labels[:100], split.mean, split.std)
-
-    heldout = {name: few(split) for name, split in full.heldout.items()}
-    images = Data(full.name, full.sha256, few(full.train), heldout, full.info)
-    trial = trials.image_trial(
-        CNNConfig(width=1 / 64), images, batch=2, num_steps=1, measure="loss"
-    )
+    sizes = {"batch": 2, "num_steps": 1}
+    trial = trials.image_trial(CNNConfig(width=1 / 64), few_images, **sizes, measure="loss")
     found = jax.jit(lambda seed: trial(optax.sgd(1e-3), seed))(0)
     assert found["validation"] == found["validation_loss"]
     assert found["test"].shape == (100,)

@@ -1,15 +1,11 @@
 """Tests of figures/optimizer/strategies_images."""
 
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
-from experiments.data.images import Images, load_images
-from experiments.data.loading import Data
 from experiments.figures.optimizer import strategies_images
 from experiments.figures.optimizer.strategies_images import FIGURE
 from experiments.figures.optimizer.strategies_images.plot import plot
@@ -34,34 +30,22 @@ CONFIG = Config(
 )
 
 
-@pytest.fixture(scope="module")
-def images():
-    """A few of the digits, with one batch in each held-out split."""
-    full = load_images("digits", cache=Path("unused"))
-
-    def few(split):
-        return Images(split.pixels[:100], split.labels[:100], split.mean, split.std)
-
-    heldout = {name: few(split) for name, split in full.heldout.items()}
-    return Data(full.name, full.sha256, few(full.train), heldout, full.info)
-
-
 @pytest.mark.usefixtures("small_network")
-def test_a_trial_measures_every_image_of_both_splits(images):
+def test_a_trial_measures_every_image_of_both_splits(few_images):
     optimizer = optax.sgd(1e-2)  # Adam amplifies rounding errors
-    trial = image_trial(CONFIG.model, images, batch=CONFIG.batch, num_steps=CONFIG.num_steps)
+    trial = image_trial(CONFIG.model, few_images, batch=CONFIG.batch, num_steps=CONFIG.num_steps)
     found = jax.jit(lambda seed: trial(optimizer, seed))(3)
 
     def sample(key):
         return jax.tree.map(
             lambda leaf: jnp.asarray(leaf)[jax.random.randint(key, (4,), 0, 100)],
-            images.train[np.arange(100)],
+            few_images.train[np.arange(100)],
         )
 
     task = image_task(CONFIG.model)._replace(sample=sample)
     result = jax.jit(lambda: train_member(task, optimizer, seed=3, num_steps=CONFIG.num_steps))()
     metrics = jax.jit(task.metrics)
-    for name, split in images.heldout.items():
+    for name, split in few_images.heldout.items():
         batch = split[np.arange(100)]
         sums = metrics(result.params, result.state, batch, jnp.full(100, 0.01))
         error = found["test"].mean() if name == "test" else found["validation"]

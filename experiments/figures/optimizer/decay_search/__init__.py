@@ -1,10 +1,15 @@
 """A search for decays with which 2-Adam beats tuned AdamW (not in the paper).
 
+2-Adam's four decays and learning rate, and AdamW's two decays and learning rate, are searched in
+the same way: members of a scrambled Sobol sequence, then others around the best, one seed each; of
+the finalists, the one with the lowest mean validation loss is chosen. On images, the decays are
+kept and only the learning rate is tuned again, by cross-entropy; where only rates are tuned, the
+best two get all tuning seeds.
+
 Panel (a) draws losses that are more than 1.5 nat above the best at that height. Panel (b) draws the
 best quarter of 2-Adam's members. Of the strategies, (c) shows inverse exp and the best one on
-validation; its intervals are from the bootstrap, but no narrower than Student's t. Where only rates
-are tuned, the best two get all tuning seeds. Panel (d) covers the members of the whole box that did
-not diverge: below 0, more is better.
+validation; its intervals are from the bootstrap, but no narrower than Student's t. Panel (d) covers
+the members of the whole box that did not diverge: below 0, more is better.
 """
 
 from experiments.core.figure import Figure
@@ -20,22 +25,18 @@ FIGURE = Figure(
     paper="not in the paper",
     question=WORTH_TRYING,
     decided_by=("searched-decays-beat-adamw-on-text",),
-    caption="nanoGPT ({model.num_layers} layers, width {model.width}) on the {corpus} corpus, "
-    "batch {batch}, {num_steps} steps with warm-up and cosine, {eval_batches} batches to "
-    "evaluate, λ = {weight_decay:g}. 2-Adam's four decays and learning rate, and AdamW's two "
-    "decays and learning rate, are searched in the same way: {num_searched} members of a "
-    "scrambled Sobol sequence with γ from 0 to {highest_b1:g}, β from {b2[0]:g} to {b2[1]:g}, "
-    "learning rates {rates[0]:g} to {rates[1]:g} times {learning_rate:g}, then {num_refined} "
-    "around the best, one seed each; the best {num_finalists} are trained with "
-    "{num_tuning_seeds} seeds, and the lowest mean validation loss is chosen. (a) Validation "
-    "loss of all members, and of the paper's five strategies at {strategy_rates} times the same "
-    "learning rate; (b) the decays of 2-Adam's best members, the better the darker. (c) Tuned "
-    "AdamW's test loss minus 2-Adam's, {num_seeds} fresh seeds, mean and paired 95% interval, on "
-    "text and on images (CNN at {second_model.width:g} of its width, {dataset}, {second_steps} "
-    "steps, cross-entropy), where the decays are kept and only the learning rate is tuned again; "
-    "(d) Spearman's correlation of each coordinate with validation loss. Stars and thick lines "
-    "are chosen, gray is the outer tenth of a range, and a ring marks a learning rate near an "
-    "end of its range.",
+    caption="nanoGPT ({model.num_layers} layers, width {model.width}) is trained on the {corpus} "
+    "corpus, batch {batch}, {num_steps} steps with warm-up and cosine, λ = {weight_decay:g}. "
+    "{num_searched} members of each optimizer lie in the whole box, γ from 0 to {highest_b1:g}, β "
+    "from {b2[0]:g} to {b2[1]:g}, learning rates {rates[0]:g} to {rates[1]:g} times "
+    "{learning_rate:g}, and {num_refined} around the best; the best {num_finalists} get "
+    "{num_tuning_seeds} seeds. (a) Validation loss of all members, and of the paper's five "
+    "strategies at {strategy_rates} times the same learning rate; (b) the decays of 2-Adam's best "
+    "members, the better the darker. (c) Tuned AdamW's test loss minus 2-Adam's, {num_seeds} fresh "
+    "seeds, {eval_batches} batches, mean and paired 95% interval, on text and on images (CNN at "
+    "{second_model.width:g} of its width, {dataset}, {second_steps} steps); (d) Spearman's "
+    "correlation of each coordinate with validation loss. Stars are chosen, gray is the outer "
+    "tenth of a range, and a ring marks a learning rate near an end of its range.",
     presets={
         "smoke": Config(
             model=SMOKE_MODEL,

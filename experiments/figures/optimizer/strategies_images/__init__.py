@@ -2,11 +2,14 @@
 
 The test error is 100% minus the accuracy that the paper shows. The error on the validation split
 chooses, with ties broken by the loss there. Test errors of the sweep are those of the last step. An
-arm whose chosen learning rate is at an end of the sweep might be better beyond it.
+arm whose chosen learning rate is at an end of the sweep might be better beyond it. Intervals are
+for other seeds and other test images. The second page draws the lowest loss over λ and the kind of
+decay.
 """
 
 from experiments.core.figure import Figure
 from experiments.core.questions import WORTH_TRYING
+from experiments.figures.optimizer import TUNED, panels
 from experiments.figures.optimizer.strategies_images import claims, plot
 from experiments.figures.optimizer.strategies_images.run import Config, compute
 from models.cnn import CNNConfig
@@ -17,17 +20,9 @@ FIGURE = Figure(
     paper="Figs 6 and 15",
     question=WORTH_TRYING,
     decided_by=("two-adam-beats-adam-on-images",),
-    caption="The CNN at {model.width:g} of its width on {dataset}, batch {batch}, {num_steps} "
-    "steps with a linear warm-up over the first {warmup_steps} and a cosine to {final_rate:g} of "
-    "the learning rate; the decays of k stages come from (β, γ) = ({b2:g}, {b1:g}). Every "
-    "strategy and k is trained with one seed at learning rates {learning_rate:g} times {rates} "
-    "and λ in {weight_decays}, {decays}, and the lowest validation error chooses. (a) Test error "
-    "of the chosen setting, {num_seeds} fresh seeds, zoomed; (b) the same in full, as in Fig. "
-    "15; (c) the paper's statistic, the lowest test error over the sweep, with its one seed; (d) "
-    "Adam's test error (k = 1) minus the arm's, paired by seed and test image. Bars are 95% "
-    "intervals for other seeds and other test images, and a ring marks a chosen learning rate at "
-    "an end of the sweep. The second page shows validation loss versus learning rate, lowest "
-    "over λ and the kind of decay, with the chosen rate filled.",
+    caption="The CNN at {model.width:g} of its width is trained on {dataset}, batch {batch}, "
+    "{num_steps} steps with a linear warm-up over the first {warmup_steps} and a cosine to "
+    "{final_rate:g} of the learning rate; " + TUNED + " error chooses. " + panels("error", "image"),
     presets={
         "smoke": Config(
             model=CNNConfig(width=1 / 32),

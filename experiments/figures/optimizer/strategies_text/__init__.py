@@ -1,11 +1,13 @@
 """k-Adam by number of stages and strategy on text (Fig. 16).
 
 The loss on the first half of the held-out text chooses, and the second half is the test. An arm
-whose chosen learning rate is at an end of the sweep might be better beyond it.
+whose chosen learning rate is at an end of the sweep might be better beyond it. Intervals are for
+other seeds and other test batches. The second page draws the lowest loss over λ.
 """
 
 from experiments.core.figure import Figure
 from experiments.core.questions import WORTH_TRYING
+from experiments.figures.optimizer import TUNED, panels
 from experiments.figures.optimizer.strategies_text import claims, plot
 from experiments.figures.optimizer.strategies_text.run import Config, compute
 from experiments.training.config import LAPTOP_MINIMUM
@@ -16,16 +18,11 @@ FIGURE = Figure(
     title="k-Adam by number of stages and strategy on text",
     paper="Fig. 16",
     question=WORTH_TRYING,
-    caption="nanoGPT ({model.num_layers} layers, {model.num_heads} heads, width {model.width}) "
-    "on the {corpus} corpus, batch {batch}, {num_steps} steps at a constant learning rate; the "
-    "decays of k stages come from (β, γ) = ({b2:g}, {b1:g}). Every strategy and k is trained "
-    "with one seed at learning rates {learning_rate:g} times {rates} and λ in {weight_decays}, "
-    "{decays}, and the lowest validation loss chooses. (a) Test loss of the chosen setting, "
-    "{num_seeds} fresh seeds, zoomed; (b) the same in full; (c) the paper's statistic, the "
-    "lowest test loss over the sweep, with its one seed; (d) Adam's test loss (k = 1) minus the "
-    "arm's, paired by seed and test batch. Bars are 95% intervals for other seeds and other test "
-    "batches, and a ring marks a chosen learning rate at an end of the sweep. The second page "
-    "shows validation loss versus learning rate, lowest over λ, with the chosen rate filled.",
+    caption="nanoGPT ({model.num_layers} layers, {model.num_heads} heads, width {model.width}) is "
+    "trained on the {corpus} corpus, batch {batch}, {num_steps} steps at a constant learning rate; "
+    + TUNED
+    + " loss chooses. "
+    + panels("loss", "batch"),
     presets={
         "smoke": Config(
             model=GPTConfig(vocab_size=256, context=8, num_layers=1, num_heads=1, width=16),
@@ -53,8 +50,5 @@ FIGURE = Figure(
     compute=compute,
     plot=plot.plot,
     claims=claims.CLAIMS,
-    minimum={
-        **LAPTOP_MINIMUM,
-        "eval_batches": 64,
-    },
+    minimum={**LAPTOP_MINIMUM, "eval_batches": 64},
 )

@@ -1,5 +1,6 @@
 """The facts about each figure that `test_every_figure.py` checks, as data."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,6 +69,11 @@ class Contract:
       cases: For each claim the arguments of `made_up` for data that support it, refute it and,
         where seeds give an interval, do neither.
       patches: Stand-ins, by the name that they replace while the smallest dataset is computed.
+      strict: The default widths of floats at which its programs mix no dtypes. At none if optax
+        (schedules, bias correction) or flax (LayerNorm) mix them, and not at 64 if it computes
+        with NumPy's numbers.
+      diverged: Runs that are judged and drawn: what every float in their results is, and the width.
+      comparison: Whether a diverged run is no evidence; elsewhere it may be an update that grew.
     """
 
     figure: Figure
@@ -77,6 +83,9 @@ class Contract:
     made_up: Callable[..., xr.Dataset] | None = None
     cases: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     patches: Mapping[str, Any] = field(default_factory=dict)
+    strict: Sequence[int] = (32, 64)
+    diverged: Sequence[tuple[float, int]] = ((math.nan, 64),)
+    comparison: bool = False
 
     def compute(self, folder: Path) -> xr.Dataset:
         """Compute the dataset of the smallest configuration."""

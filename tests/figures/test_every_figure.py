@@ -141,9 +141,9 @@ def labels(canvas, panel, axis):
 
 
 class Diverged(Run):
-    """A run whose sweeps only trace their programs; every float in the results is not finite."""
+    """A run whose sweeps only trace their programs; every float in the results is `bad`."""
 
-    bad = np.nan
+    bad: float
 
     def sweep(self, name, fn, members, *, grid_shape=False, **_):
         columns = {key: np.asarray(column) for key, column in members.items()}
@@ -163,53 +163,24 @@ class Diverged(Run):
         }
 
 
-MIXED = {
-    "annealing",
-    "decay_search",
-    "level_curve",
-    "max_update",
-    "normal_curves",
-    "optimizer_comparison",
-    "rate_sensitivity",
-    "solver_cost",
-    "strategies_images",
-    "strategies_text",
-}
-"""Figures in whose programs optax (schedules, bias correction) or flax (LayerNorm) mix dtypes."""
-COMPARISONS = {
-    "decay_search",
-    "noise_robustness",
-    "optimizer_comparison",
-    "rate_sensitivity",
-    "strategies_images",
-    "strategies_text",
-}
-"""Figures in which a diverged run is no evidence; elsewhere it may be an update that grew."""
-IN_FLOAT64 = {"noise_robustness", "norm_dynamics", "trajectories", "two_adam_analogy"}
-"""Figures that mix dtypes only in float64, because they compute with NumPy's numbers."""
-CASES = [
-    *((name, np.nan, True) for name in FIGURES),
-    *((name, np.nan, False) for name in sorted(IN_FLOAT64 - {"norm_dynamics"})),
-    *((name, np.inf, False) for name in ("max_update", "norm_dynamics", "strategies_text")),
-]
-
-
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of NaN and infinities
-@pytest.mark.parametrize(("name", "bad", "x64"), CASES)
-def test_programs_mix_no_dtypes_and_diverged_runs_are_drawn(name, bad, x64, tmp_path, monkeypatch):
-    monkeypatch.setattr(Diverged, "bad", bad)
-    figure = FIGURES[name]
+@each_figure
+def test_programs_mix_no_dtypes_and_diverged_runs_are_drawn(name, tmp_path):
+    figure, contract = FIGURES[name], contract_of(name)
     config = figure.presets["smoke"]
     corpus = load_corpus(config.corpus) if isinstance(config, TrainingConfig) else None
     images = load_images("digits", cache=tmp_path) if isinstance(config, ImagesConfig) else None
-    mixes = name in MIXED or (x64 and name in IN_FLOAT64)
-    with jax.enable_x64(x64), jax.numpy_dtype_promotion("standard" if mixes else "strict"):
-        data = figure.compute(config, Diverged(corpus, None, ChunkStore(tmp_path), images=images))
-    data.attrs["config"] = to_json(config)
-    for claim in figure.claims:
-        judged = judge(claim, data, {})
-        assert name not in COMPARISONS or judged.verdict == INCONCLUSIVE
-    with plotting.style():
-        for canvas in figure.plot(data).values():
-            plotting.mend_empty_axes(canvas)
-            canvas.draw_without_rendering()
+    for bad, width in contract.diverged:
+        run = Diverged(corpus, None, ChunkStore(tmp_path / f"{bad}{width}"), images=images)
+        run.bad = bad
+        promotion = "strict" if width in contract.strict else "standard"
+        with jax.enable_x64(width == 64), jax.numpy_dtype_promotion(promotion):
+            data = figure.compute(config, run)
+        data.attrs["config"] = to_json(config)
+        for claim in figure.claims:
+            judged = judge(claim, data, {})
+            assert not contract.comparison or judged.verdict == INCONCLUSIVE, (bad, width)
+        with plotting.style():
+            for canvas in figure.plot(data).values():
+                plotting.mend_empty_axes(canvas)
+                canvas.draw_without_rendering()

@@ -174,7 +174,7 @@ def test_a_minibatch_is_held_for_its_step(golden_flow, method):
         assert largest(exponential - limit) < largest(euler - limit) / 10
 
 
-def test_the_moving_average_multiplies_a_constant_gradient_by_its_golden_gain(golden_flow):
+def test_a_constant_gradient_is_multiplied_by_its_golden_gain(golden_flow):
     """Euler by x/(e^x - 1), far from 1 at a small b1; the exponential method by 1."""
     rows = golden_flow["moving_average_gain"]
     for substeps in {row["substeps"] for row in rows}:
@@ -211,7 +211,7 @@ def test_euler_has_order_one_and_the_golden_error(golden_flow):
             assert order(case_errors, substeps) == pytest.approx(1, abs=0.1)
 
 
-def test_the_exponential_method_with_two_gradients_beats_eulers_hundred(golden_flow):
+def test_two_gradients_of_exponential_beat_a_hundred_of_euler(golden_flow):
     for group, solve in groups(golden_flow):
         converged = np.array([case["converged"] for case in group])
         errors = np.abs(solve(substeps=1, method="exponential").saved - converged).max((1, 2))
@@ -230,9 +230,7 @@ def test_the_exponential_methods_order_on_a_smooth_loss(x64, k, least):
 @pytest.mark.parametrize(
     ("k", "coupled", "bias_correction"), [(1, False, "continuous"), (2, True, "discrete")]
 )
-def test_on_a_logistic_regression_five_gradients_do_what_eulers_hundred_do(
-    x64, k, coupled, bias_correction
-):
+def test_five_gradients_do_on_data_what_a_hundred_of_euler_do(x64, k, coupled, bias_correction):
     options = {"learning_rate": 0.03, "num_steps": 12, "batches": logistic_batches(12)}
     options |= {"k": k, "coupled": coupled, "weight_decay": 0.1}
     options |= {"bias_correction": bias_correction, "b2": 0.99}
@@ -359,9 +357,7 @@ def lag_in_steps(b1, b2, bias_correction):
 
 
 @CORRECTIONS
-def test_the_discrete_run_and_the_flow_approach_each_other_at_the_rate_of_theory(
-    x64, bias_correction
-):
+def test_the_discrete_run_nears_the_flow_at_the_rate_of_theory(x64, bias_correction):
     """max ‖θ_n - θ(nη)‖ = lag·η at a fixed T = Nη, before convergence; γ² for γ in m fails."""
     b1, b2, num_steps = 0.9, 0.95, [128, 256, 512]
     gaps = {b1: [], b1**2: []}
@@ -462,7 +458,7 @@ def test_proposition_1_is_the_update_of_the_flow(x64, bias_correction, b1):
 
 
 @pytest.mark.parametrize("dtype", [int, jnp.float16, jnp.bfloat16, complex])
-def test_proposition_1_is_as_precise_whatever_the_gradients_dtype(dtype):
+def test_proposition_1_is_as_precise_for_every_dtype(dtype):
     def update(dtype):
         return continuous_update(lambda t: jnp.full(2, 3, dtype), 0.5, learning_rate=0.01)
 

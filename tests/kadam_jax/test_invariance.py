@@ -153,7 +153,7 @@ def attention_loss(qkv, x, norm=True):
     return jnp.sum(jnp.sin(3 * mixed))
 
 
-def test_qk_norm_is_invariant_to_positive_factors_and_flips_with_negative_ones(x64):
+def test_qk_norm_keeps_only_the_sign_of_a_factor(x64):
     qkv, x = random_updates(6, 3, 2, 4, dtype=np.float64), random_updates(5, 6, seed=1)
     for i in range(2):
         for factor in (1e-6, 7.0, 1e6, -0.3, -1.0):
@@ -166,7 +166,7 @@ def test_qk_norm_is_invariant_to_positive_factors_and_flips_with_negative_ones(x
             assert change < 1e-9 if factor > 0 else change > 0.01
 
 
-def test_gradients_of_queries_and_keys_are_orthogonal_to_them_with_qk_norm_alone(x64):
+def test_only_qk_norm_makes_gradients_orthogonal_to_weights(x64):
     qkv, x = random_updates(6, 3, 2, 4, dtype=np.float64), random_updates(5, 6, seed=1)
     for norm in (True, False):
         grads = jax.grad(attention_loss)(qkv, x, norm)
@@ -188,7 +188,7 @@ def test_the_inner_product_is_the_derivative_along_the_scaling(x64):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
-def test_chance_is_the_root_mean_square_cosine_of_random_directions(dtype):
+def test_chance_is_the_rms_cosine_of_random_directions(dtype):
     w, g = random_updates(2, 4000, 9, seed=1)
     if dtype == "complex64":
         w, g = w + 1j * w[::-1], g + 1j * g[::-1]
@@ -210,7 +210,7 @@ def test_cosines_outlast_squares(exponent):
 # ‖W‖² along a run
 
 
-def test_the_full_form_is_an_identity_on_discrete_steps_without_decay(x64):
+def test_the_full_form_is_exact_on_discrete_steps_without_decay(x64):
     u, w = random_updates(30, 5, dtype=np.float64), jnp.arange(5.0)
     schedule = optax.cosine_decay_schedule(0.3, 40)
     optimizer = optax.chain(record_squared_norm(schedule), optax.scale_by_learning_rate(schedule))
@@ -507,7 +507,7 @@ def test_a_rotation_of_the_gradients_rotates_the_updates(x64):
         assert np.allclose(rotated, updates @ rotation, rtol=1e-12, atol=1e-12) == rotates
 
 
-def test_without_momentum_the_update_stays_orthogonal_to_the_weight(x64):
+def test_without_momentum_updates_are_orthogonal_to_the_weight(x64):
     w, targets = np.split(random_updates(21, 6, dtype=np.float64), [1])
     for axes, orthogonal in ((None, True), ((), False)):
         stage = scale_by_coarse_grained_normalization(axes, b1=0.0)
@@ -591,7 +591,7 @@ def test_adam_with_recording_is_adam():
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_gradient_that_is_not_finite_spoils_its_own_slice_alone(bad):
+def test_a_gradient_that_is_not_finite_spoils_only_its_slice(bad):
     gradients = random_updates(6, 3, 4)
     gradients[2, 1, 0] = bad
     updates = np.isfinite(jit_updates(scale_by_coarse_grained_normalization((1,)), gradients))

@@ -271,7 +271,7 @@ def test_golden_sequences_of_mixed_scales(golden, updates_of):
         np.testing.assert_allclose(updates, case["u"], **tolerance, err_msg=case["name"])
 
 
-def test_golden_dead_gradients_grow_on_where_a_stored_v_would_underflow(golden, updates_of):
+def test_golden_dead_gradients_grow_where_v_would_underflow(golden, updates_of):
     _, tolerance = updates_of
     cases = golden("tiny_gradients")["dead_gradient"]
     assert any(min(case["v"]) < jnp.finfo(jnp.float32).tiny for case in cases)

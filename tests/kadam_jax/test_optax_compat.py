@@ -113,7 +113,7 @@ def test_inject_hyperparams_changes_them_between_steps(gradients):
     assert_close(after, jax.tree.map(lambda u: 2 * u, before))
 
 
-def test_inject_hyperparams_takes_schedules_and_per_stage_decays(gradients):
+def test_injection_takes_schedules_and_per_stage_decays(gradients):
     injected = optax.inject_hyperparams(kadam, static_args="k")(
         0.1, k=2, b1=jnp.array([0.9, 0.5]), b2=lambda n: 1 - 0.1 / (1 + n)
     )

@@ -89,7 +89,7 @@ def test_no_decay_needs_no_parameters(zero):
     np.testing.assert_allclose(updates["w"], -0.1, rtol=1e-5)
 
 
-def test_injected_default_decay_needs_no_parameters_until_traced():
+def test_injected_defaults_need_no_parameters_until_traced():
     optimizer = optax.inject_hyperparams(kadam, static_args="k")(0.1, k=2)
     state = optimizer.init(PARAMS)
     updates, _ = optimizer.update(PARAMS, state)

@@ -43,7 +43,7 @@ def test_inverse_exp_keeps_the_product_of_the_gains(b1, b2, k):
         assert math.isclose(math.prod(1 - b for b in decays), 1 - decay, rel_tol=1e-10)
 
 
-def test_which_strategies_forget_faster_than_their_scalar_decays():
+def test_which_strategies_forget_faster_than_scalar_decays():
     for b in (0.9, 0.999):
         per_stage = {s: per_stage_decays(b, b, 3, s)[0][0] for s in STRATEGIES}
         assert per_stage["scaled"] < per_stage["exp"] < per_stage["naive"] < per_stage["root"]

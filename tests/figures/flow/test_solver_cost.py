@@ -197,6 +197,7 @@ CONTRACT = Contract(
     solver_cost.FIGURE,
     CONFIG,
     panels={"": 4},
+    strict=(),
     refused=[
         {"euler": (100,)},
         {"heun": (4, 2)},

@@ -207,6 +207,8 @@ CONTRACT = Contract(
     FIGURE,
     TINY,
     panels={"": 6, "parameters": 3},
+    strict=(32,),
+    diverged=((np.nan, 64), (np.nan, 32)),
     refused=[
         ({"learning_rate": 2e-3}, "learning_rate must be one of"),
         ({"learning_rates": (1e-3,)}, "two or more"),

@@ -168,6 +168,8 @@ CONTRACT = Contract(
     FIGURE,
     CONFIG,
     panels={"": 6, "slices": 3},
+    strict=(32,),
+    diverged=((np.nan, 64), (np.inf, 32)),
     refused=[
         {"model": dataclasses.replace(TINY, qk_norm=False)},
         {"flow_model": dataclasses.replace(TINY, qk_norm=False)},

@@ -220,6 +220,8 @@ CONTRACT = Contract(
     FIGURE,
     CONFIG,
     panels={"": 6, "training": 4},
+    strict=(32,),
+    diverged=((np.nan, 64), (np.nan, 32)),
     refused=[
         ({"model": dataclasses.replace(TINY, qk_norm=True)}, "model.qk_norm"),
         {"num_seeds": 1},

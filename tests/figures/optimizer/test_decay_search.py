@@ -385,6 +385,8 @@ CONTRACT = Contract(
     FIGURE,
     CONFIG,
     panels={"": 4},
+    comparison=True,
+    strict=(),
     refused=[
         {"eps": 1e-8},
         {"learning_rate": 0.0},

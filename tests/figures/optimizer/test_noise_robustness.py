@@ -210,6 +210,9 @@ CONTRACT = Contract(
     FIGURE,
     TINY,
     panels={"": 6, "rates": 4},
+    comparison=True,
+    strict=(32,),
+    diverged=((np.nan, 64), (np.nan, 32)),
     refused=[
         {"ks": (2, 3)},
         {"ks": (1,)},

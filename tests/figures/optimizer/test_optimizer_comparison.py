@@ -305,6 +305,8 @@ CONTRACT = Contract(
     FIGURE,
     SMALL,
     panels={"": 2, "rates": 2},
+    comparison=True,
+    strict=(),
     refused=[
         {"optimizers": ("adamw", "muon")},
         {"optimizers": ("adamw", "kadam", "kadam")},

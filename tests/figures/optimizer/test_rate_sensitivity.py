@@ -275,6 +275,8 @@ CONTRACT = Contract(
     FIGURE,
     CONFIG,
     panels={"": 4},
+    comparison=True,
+    strict=(),
     refused=[
         {"optimizers": ("lion", "adamw")},
         {"optimizers": ("adamw", "kadam_2")},

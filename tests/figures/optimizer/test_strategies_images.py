@@ -80,6 +80,8 @@ CONTRACT = Contract(
     FIGURE,
     CONFIG,
     panels={"": 4, "rates": 2},
+    comparison=True,
+    strict=(),
     refused=[
         *REFUSED,
         {"batch": 0},

@@ -70,6 +70,9 @@ CONTRACT = Contract(
     FIGURE,
     CONFIG,
     panels={"": 4, "rates": 2},
+    comparison=True,
+    strict=(),
+    diverged=((np.nan, 64), (np.inf, 32)),
     refused=[*REFUSED, {"eval_batches": 1}],
     **claims_of("text"),
     patches={

@@ -129,6 +129,7 @@ CONTRACT = Contract(
     FIGURE,
     CONFIG,
     panels={"": 6},
+    strict=(),
     refused=[{"num_points": 11}, {"strengths": (0.5, 1.0)}, {"slope_first": 19}, {"num_steps": 25}],
     made_up=synthetic,
     cases={

@@ -36,6 +36,7 @@ CONTRACT = Contract(
     FIGURE,
     CONFIG,
     panels={"": 4},
+    strict=(),
     refused=[{"num_points": 2}, {"eval_every": 3}],
     made_up=made_up,
     cases={"slower-near-the-origin": ({}, {"fall": -0.5}, {"fall": 0.1, "spread": 0.5})},

@@ -97,6 +97,8 @@ CONTRACT = Contract(
     FIGURE,
     CONFIG,
     panels={"": 6, "checks": 4},
+    strict=(),
+    diverged=((np.nan, 64), (np.inf, 32)),
     refused=[
         {"num_points": 1},
         {"num_points": 11},

@@ -48,6 +48,7 @@ CONTRACT = Contract(
     FIGURE,
     CONFIG,
     panels={"": 4, "fig_12": 4},
+    strict=(),
     refused=[
         {"num_seeds": 1},
         {"num_points": 2},

@@ -13,6 +13,7 @@ os.environ["XLA_FLAGS"] = " ".join(
 )
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+import ctypes
 import gc
 import json
 import mmap
@@ -38,7 +39,7 @@ MAX_RESIDENT = 1.5 * 2**30
 """Bytes above which a worker drops compiled programs; a test may need as much again."""
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(autouse=True)
 def _programs_are_forgotten():
     """Drop compiled programs, thousands of which would fill 6 GB for each worker."""
     yield
@@ -46,6 +47,7 @@ def _programs_are_forgotten():
     if pages.exists() and int(pages.read_text().split()[1]) * mmap.PAGESIZE > MAX_RESIDENT:
         jax.clear_caches()
         gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)  # glibc keeps what is freed, and each test would get here
 
 
 @pytest.fixture

@@ -207,9 +207,9 @@ def _adam(args: argparse.Namespace) -> tuple[bool, list[str]]:
     lines = [
         f"Adam with b1 = {b1:.12g}, b2 = {b2:.12g}, eps = {eps:.6g}",
         "",
-        f"{VERDICTS[case.stable]}: b1^2 = {b1 * b1:.6g} is {'' if case.stable else 'not '}below "
-        f"b2 = {b2:.6g}, so "
-        + ("updates are bounded." if case.stable else "nothing bounds the updates."),
+        f"{VERDICTS[case.stable]}: b1^2 = {b1 * b1:.12g} is {'' if case.stable else 'not '}below "
+        f"b2 = {b2:.12g}, so "
+        + ("updates are bounded." if case.stable else "updates have no bound."),
         *_paper(b1, case),
         "",
         TITLE,
@@ -359,7 +359,7 @@ def _advice(
     """Return how far decays are from the boundary, or what would be on its other side."""
     if case.stable:
         return [
-            f"Nothing has to change. It stays stable for b1 below {math.sqrt(b2):.6g}, "
+            f"Nothing has to change: it is stable for b1 below {math.sqrt(b2):.6g}, "
             f"or b2 above {b1 * b1:.6g}."
         ]
     boundaries = {"b1": f"below {math.sqrt(b2):.6g}", "b2": f"above {b1 * b1:.6g}"}

@@ -284,11 +284,19 @@ def test_a_screen_is_80_columns_wide_and_34_lines_high(diagnose):
         "--b1 .95 --b2 .85",
         "--b1 .25 --b2 .1 --batch 128 --new-batch 1024 --rule both",
         "--b1 .95 --b2 .851 --eps 1e-30 --batch 128 --new-batch 1024",
-        "--b1 .99999999 --b2 .99999998 --eps 1e-15 --steps 2000000000",
+        "--b1 .9999999 --b2 .99999 --eps 1e-15 --steps 2000000000",
     ):
         lines = diagnose(line)[1].splitlines()
         assert max(map(len, lines)) <= 80
         assert len(lines) <= 34
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/is_my_optimizer_stable.md"])
+def test_commands_on_pages_have_answers(diagnose, page):
+    lines = re.findall(r"^python -m kadam_jax diagnose (.*)", (ROOT / page).read_text(), re.M)
+    assert lines
+    for line in lines:
+        assert diagnose(line)[0] in (0, 1)
 
 
 def outside(line, **settings):

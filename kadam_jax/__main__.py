@@ -294,7 +294,7 @@ def _without_gradients(b1: float, b2: float, eps: float, growth: float) -> list[
         until = math.ceil(2 * math.log(eps) / math.log(b2))
         lines += (
             [
-                f"  After gradients of size 1, eps ends it: sqrt(v) falls to {eps:g} in "
+                f"  After gradients of 1, eps ends it: sqrt(v) falls to {eps:g} in "
                 f"{_after(until)};",
                 f"  the update is {_from_log(_log_update(until, b1, b2, eps))} then, and at most "
                 f"{_from_log(at_peak)} after {_after(peak)}.",

@@ -39,7 +39,6 @@ from kadam_jax._checks import (
     require,
 )
 from kadam_jax.batch_size import RULES, critical_batch, decays_for_batch
-from kadam_jax.optimizer import kadam
 from kadam_jax.stability import (
     exact_growth_rate,
     exact_max_update_bound,
@@ -158,7 +157,7 @@ def _parser() -> argparse.ArgumentParser:
         ("--batch", "SIZE", "batch size at which these decays are used"),
         ("--new-batch", "SIZE", "batch size to find decays for"),
         ("--rule", "NAME", f"how decays follow the batch: {', '.join(RULES)}; default: tokens"),
-        ("--optimizer", "NAME", "one of optax or optax.contrib, or kadam, in place of Adam"),
+        ("--optimizer", "NAME", "one of optax or optax.contrib, in place of Adam"),
     ):
         diagnose.add_argument(name, metavar=metavar, help=words)
     words = "an argument of --optimizer, such as b3=0.9995; may be given several times"
@@ -424,7 +423,7 @@ def _batch_lines(batch: _Batch, steps: int, new: list[_Case]) -> list[str]:
 
 
 def _makers() -> dict[str, Callable[..., optax.GradientTransformation]]:
-    """Return all functions of optax that make an optimizer with a learning rate, and k-Adam."""
+    """Return all functions of optax that make an optimizer with a learning rate."""
     found: dict[str, Callable] = {}
     for module in (optax.contrib, optax):
         for name, function in vars(module).items():
@@ -432,7 +431,7 @@ def _makers() -> dict[str, Callable[..., optax.GradientTransformation]]:
                 continue
             if "learning_rate" in inspect.signature(function).parameters:
                 found[name] = function
-    return dict(sorted((found | {"kadam": kadam}).items()))
+    return dict(sorted(found.items()))
 
 
 def _value(text: str) -> Any:
@@ -456,15 +455,19 @@ def _arguments(args: argparse.Namespace, maker: Callable) -> dict[str, Any]:
         require(name and equals, "--set", "be NAME=VALUE", repr(text), hint=example)
         require(name not in given, f"--set {name}", "be given once", repr(text), hint="drop one")
         given[name] = _value(value)
-        if name in DECAYS and isinstance(given[name], int | float | str):
-            check_real(name, given[name], DECAY, hint=f"for example --set {name}=0.9")
     parameters = inspect.signature(maker).parameters
     choices = [name for name in parameters if name != "learning_rate"]
     for name in given:
         words = f"be an argument of {args.optimizer}: {', '.join(choices) or 'it has none'}"
         require(name in choices, "--set", words, repr(name), hint=example)
+        if _is_decay(name, parameters[name].default):
+            check_real(name, given[name], DECAY, hint=f"for example --set {name}=0.9")
     defaults = {name: parameters[name].default for name in choices}
     return {k: v for k, v in defaults.items() if v is not inspect.Parameter.empty} | given
+
+
+def _is_decay(name: str, value: Any) -> bool:
+    return name in DECAYS and isinstance(value, float | int) and 0 <= value < 1
 
 
 def _black_box(args: argparse.Namespace) -> tuple[bool, list[str]]:
@@ -502,9 +505,9 @@ def _read(
         raise ValueError(last.reason)
     growth = dead_gradient_growth(optimizer, num_steps=TAIL)
     unstable = growth > (-EDGE if last.exact else EDGE)
-    decays = {
-        k: float(v) for k, v in arguments.items() if k in DECAYS and isinstance(v, float | int)
-    }
+    if math.isnan(growth):
+        raise ValueError("what its update does without gradients depends on their former size")
+    decays = {name: float(x) for name, x in arguments.items() if _is_decay(name, x)}
     shown = [
         f"{k} = {v}" for k, v in arguments.items() if k in decays or f"{k}=" in " ".join(args.set)
     ]
@@ -560,7 +563,7 @@ def _reached(result: WorstCase) -> str:
 def _black_box_advice(unstable: bool, growth: float, decays: dict[str, float]) -> list[str]:
     """Return which decay to change: the one that rules the tail, r_j ~ (decay / sqrt(b2))^j."""
     if not unstable:
-        return ["Nothing has to change."]
+        return ["Nothing that is known has to change."]
     b2 = decays.get("b2", math.nan)
     slowest = math.exp(growth) * math.sqrt(b2)
     names = [name for name, x in decays.items() if name != "b2" and abs(x - slowest) < 1e-6]

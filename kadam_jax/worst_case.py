@@ -252,7 +252,7 @@ def dead_gradient_growth(
 
     Returns:
       The slope of ln\|r_j\| over the last lags that float64 has; -inf if updates stop with the
-      gradients.
+      gradients, and NaN if what they do depends on the gradients' size.
 
     Raises:
       TypeError: `optimizer` is not a `GradientTransformation`, or `num_steps` not an int.
@@ -462,9 +462,11 @@ def _continued(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _slope(log_values: np.ndarray) -> float:
     """Return the slope of up to 65 last values that are finite; -inf if zeros follow them.
 
-    Zeros after values below 1e-250 are underflow.
+    Zeros after values below 1e-250 are underflow. NaN if no value is finite.
     """
     finite = np.flatnonzero(np.isfinite(log_values))
+    if not finite.size:
+        return np.nan
     first, last = finite[-65:][0], finite[-1]
     stopped = np.isneginf(log_values[last + 1 :]).any() and log_values[last] > np.log(1e-250)
     if stopped or first == last:

@@ -29,7 +29,7 @@ PACKAGES = {
 SHARED = {"_checks", "_numerics"}
 # What else a module, or every module of a package, may import; others import nothing else.
 LIBRARY = {
-    "__main__": {"batch_size", "optimizer", "stability", "worst_case"},
+    "__main__": {"batch_size", "stability", "worst_case"},
     "conversion": {"normalization"},
     "optimizer": {"normalization", "strategies"},
     "stability": {"curves"},

@@ -261,6 +261,7 @@ def test_what_a_search_finds_is_called_a_lower_bound(diagnose):
         ("--optimizer adam --steps 0", "--steps must be at least 1, got 0"),
         ("--optimizer adam --set eps=x", "adam is not applicable: "),
         ("--optimizer sgd", "sgd is not applicable: the update grows with the scale of the"),
+        ("--optimizer lars --steps 3", "lars is not applicable: what its update does without"),
         ("--optimizer lbfgs", "lbfgs is not applicable: optimizer must update from gradients and"),
         ("--optimizer dpsgd", "dpsgd is not applicable: TypeError: dpsgd() missing 3 required"),
     ],

@@ -203,6 +203,7 @@ def test_search_finds_more_than_impulses_show():
         (simplified_ademamix(1.0), math.log(0.99 / math.sqrt(0.95))),
         (optax.rmsprop(1.0), -math.inf),
         (optax.lion(1.0), 0.0),
+        (optax.sgd(1.0), math.nan),  # not normalized
     ],
 )
 def test_growth_without_gradients(optimizer, growth):

@@ -111,6 +111,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _say(message: object) -> None:
+    if sys.stderr is None:
+        return  # print would take None for standard output
     try:
         print(f"{PROG}: {message}", file=sys.stderr, flush=True)
     except OSError:

@@ -523,7 +523,7 @@ def test_a_vmapped_solve_is_a_loop_and_compiles_once(x64, method):
     ("method", "dtype", "bias_correction"),
     [("euler", float, "continuous"), ("exponential", complex, "discrete")],
 )
-def test_dead_parameters_stay_and_derivatives_are_finite(two_nodes, method, bias_correction, dtype):
+def test_dead_parameters_stay_and_derivatives_are_finite(method, bias_correction, dtype):
     """No 0/0 at t = 0, to first order either."""
 
     def end(learning_rate, b2, params):

@@ -8,8 +8,10 @@ from matplotlib import axes, figure
 
 from experiments.core import plot as plotting
 
-HIGHEST = 1e6
-"""Updates above this are not drawn."""
+ENDS = 0.03, 1e6
+"""Updates that are drawn by number of gradients."""
+SEARCHED = 0.2, 100
+"""Updates that are drawn in place; values beyond are written at the ends."""
 
 
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
@@ -49,13 +51,12 @@ def _suprema(panel: axes.Axes, data: xr.Dataset) -> str:
         row = data.isel(optimizer=places[0])
         color = f"C{number % 10}"
         label = ", ".join(data.optimizer.values[places])
-        shown = row.supremum.where(row.supremum < HIGHEST)
-        panel.plot(data.length, shown, color=color, label=label)
-        attained = row.attained.where(row.attained < HIGHEST)
+        panel.plot(data.length, row.supremum, color=color, label=label)
+        attained = row.attained.where(row.supremum < ENDS[1])
         panel.plot(data.length, attained, "o", color=color, markersize=3.5)
-    panel.set(xscale="log", yscale="log", ylim=(None, HIGHEST))
+    panel.set(xscale="log", yscale="log", ylim=ENDS)
     panel.set(xlabel="number N of gradients", ylabel="largest |u| (learning rates)")
-    panel.legend(loc="upper left")
+    panel.legend(loc="upper right", bbox_to_anchor=(0.85, 0.97), fontsize=7)
     return "exact suprema (lines), attained (dots)"
 
 
@@ -76,16 +77,23 @@ def _growth(panel: axes.Axes, data: xr.Dataset) -> str:
         )  # fmt: skip
     panel.axvline(0, color="0.3", linewidth=0.8)
     plotting.label_rows(panel, data.optimizer.values, fontsize=8)
-    panel.set(xlabel="slope of ln|u| (1/step)", ylabel="optimizer")
+    panel.set(xlabel="slope of ln|u| (1/step)")
     return "growth once gradients stop"
 
 
 def _lower_bounds(panel: axes.Axes, data: xr.Dataset) -> str:
     data = data.isel(optimizer=np.argsort(-data.lower_bound.values, kind="stable"))
-    rows = np.arange(data.sizes["optimizer"])
-    panel.plot(data.lower_bound, rows, "o", color="tab:purple", markersize=4)
+    low, high = SEARCHED
+    for row, value in enumerate(data.lower_bound.values):
+        if low <= value <= high:
+            panel.plot(value, row, "o", color="tab:purple", markersize=4)
+            continue
+        x, side, text = (
+            (low, "left", f"← {value:.2g}") if value < low else (high, "right", f"{value:.2g} →")
+        )
+        panel.text(x, row, text, ha=side, va="center", fontsize=7, color="tab:purple")
     panel.axvline(1, color="0.6", linewidth=0.8, zorder=0)
     plotting.label_rows(panel, data.optimizer.values, fontsize=8)
-    panel.set(xscale="log", xlabel="largest |u| found (learning rates)", ylabel="optimizer")
+    panel.set(xscale="log", xlim=SEARCHED, xlabel="largest |u| found (learning rates)")
     panel.grid(axis="y", linewidth=0.3)
     return "lower bounds by search"

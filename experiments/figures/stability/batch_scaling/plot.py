@@ -35,11 +35,10 @@ def _growth(panel, data: xr.Dataset) -> str:
     panel.axhline(0, color="0.3", linewidth=0.8)
     panel.annotate(
         f"B* = {data.critical.item():.1f}\n({data.critical_reference.item():.0f} from 128)",
-        (_critical_ratio(data), 1),
-        (4, -4),
+        (_critical_ratio(data), 0),
+        (4, 4),
         xycoords=("data", "axes fraction"),
         textcoords="offset points",
-        va="top",
     )
     _batch_axis(panel, data, ylabel="ln(γ/√β) (1/step)")
     panel.legend(title="rule", loc="lower left")
@@ -77,7 +76,7 @@ def _steps(panel, data: xr.Dataset) -> str:
         plotting.seed_band(panel, data.step + 1, at_batch, color=color, label=label)
     panel.set(xscale="log", yscale="log")
     panel.set(xlabel="step n + 1", ylabel="largest |u| (learning rates)")
-    panel.legend(title="batch size", loc="lower left")
+    panel.legend(title="batch size over the smallest", loc="upper left")
     return "unused rows, rule tokens"
 
 
@@ -85,8 +84,9 @@ def _losses(panel, data: xr.Dataset) -> str:
     shift = dict(zip(COLORS, (0.94, 1.0, 1.06), strict=True))
     for rule, color in COLORS.items():
         loss = data.loss.sel(rule=rule)
-        style = {"color": color, "fmt": "o-", "markersize": 4, "capsize": 2}
-        plotting.seed_means(panel, data.trained_ratio * shift[rule], loss, label=rule, **style)
+        style = {"marker": "o", "color": color, "markersize": 4, "label": rule}
+        plotting.seed_dots(panel, data.trained_ratio * shift[rule], loss, **style)
+    panel.set_yscale("log")
     _batch_axis(panel, data, ylabel="training loss (nats per token)")
     panel.legend(title="rule")
-    return "loss at the end"
+    return "loss at the end, median and range over seeds"

@@ -88,5 +88,5 @@ def _losses(panel, data: xr.Dataset) -> str:
         plotting.seed_dots(panel, data.trained_ratio * shift[rule], loss, **style)
     panel.set_yscale("log")
     _batch_axis(panel, data, ylabel="training loss (nats per token)")
-    panel.legend(title="rule")
+    panel.legend(title="rule", loc="upper left")
     return "loss at the end, median and range over seeds"

@@ -64,5 +64,5 @@ def _losses(panel, data: xr.Dataset) -> str:
         fill = "none" if line == "--" else "full"
         panel.plot(loss.median(), row, "o", color=color, fillstyle=fill, markersize=5)
     plotting.label_rows(panel, list(STYLES), fontsize=8)
-    panel.set(xscale="log", xlabel="training loss (nats per token)", ylabel="arm")
+    panel.set(xlabel="training loss (nats per token)", ylabel="arm")
     return "loss at the end, median and range over seeds"

@@ -84,4 +84,5 @@ CONTRACT = Contract(
         "ademamix-grows-in-training": ({}, {"mix": 1.0}, {"mix": 2.0}),
     },
     patches=SMALL_NETWORK,
+    strict=(),
 )

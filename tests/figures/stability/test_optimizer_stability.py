@@ -118,4 +118,5 @@ CONTRACT = Contract(
         "simplified-ademamix-grows": ({}, {"growth": 0.0147}),
         "optimizers-attain-their-suprema": ({}, {"missed": 1e-5}),
     },
+    strict=(),
 )

@@ -56,7 +56,7 @@ def _suprema(panel: axes.Axes, data: xr.Dataset) -> str:
         panel.plot(data.length, attained, "o", color=color, markersize=3.5)
     panel.set(xscale="log", yscale="log", ylim=ENDS)
     panel.set(xlabel="number N of gradients", ylabel="largest |u| (learning rates)")
-    panel.legend(loc="upper right", bbox_to_anchor=(0.85, 0.97), fontsize=7)
+    panel.legend(loc="upper left", fontsize=7)
     return "exact suprema (lines), attained (dots)"
 
 

@@ -43,7 +43,7 @@ from kadam_jax.stability import (
     worst_case_gradients,
 )
 from kadam_jax.strategies import STRATEGIES, per_stage_decays
-from kadam_jax.worst_case import (
+from kadam_jax.worst_cases import (
     ImpulseResponse,
     WorstCase,
     dead_gradient_growth,

@@ -45,7 +45,7 @@ from kadam_jax.stability import (
     is_exactly_stable,
     stability_coefficient,
 )
-from kadam_jax.worst_case import (
+from kadam_jax.worst_cases import (
     UNBOUNDED,
     WorstCase,
     dead_gradient_growth,

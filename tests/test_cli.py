@@ -217,7 +217,10 @@ def test_reproduce_only_runs_the_named_figures(run, tmp_path):
             ["run", "optimizer_comparison", "--set", "grids.lion.rates=1,2,3,4,5,6,7,8,9,inf"],
             "grids.lion.rates must be two or more finite numbers",
         ),
-        (["run", "rate_sensitivity", "--set", "tolerance=inf"], "tolerance=inf: give finite"),
+        (
+            ["run", "rate_sensitivity", "--set", "tolerance=inf"],
+            "tolerance must be finite and above 0, got inf",
+        ),
         (["run", "stability_plane", "--preset", "huge"], "laptop"),
         (["run", "stability_plane", "--devices", "0"], "--devices 0"),
         (["run", "stability_plane", "--devices", "many"], "--devices many"),

@@ -43,11 +43,12 @@ def check_least(config: FigureConfig, **least: float) -> None:
         require(found >= value, f"{name} must be at least {value}", found)
 
 
-def check_between(config: FigureConfig, **ends: tuple[float, float]) -> None:
+def check_between(config: FigureConfig, **fields: tuple[float, float]) -> None:
     """Raise ConfigError unless each field is between its two ends, without the ends."""
-    for name, (low, high) in ends.items():
+    for name, (low, high) in fields.items():
         found = getattr(config, name)
-        require(low < found < high, f"{name} must be between {low} and {high}", found)
+        ends = f"between {low} and {high}" if high < math.inf else f"finite and above {low}"
+        require(low < found < high, f"{name} must be {ends}", found)
 
 
 def check_rising(**fields: Sequence[float]) -> None:

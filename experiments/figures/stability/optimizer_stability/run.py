@@ -21,7 +21,7 @@ from experiments.core.progress import progress
 from experiments.core.run import Run
 from experiments.core.store import labeled, named
 from kadam_jax import dead_gradient_growth, worst_case
-from kadam_jax.worst_case import COUPLED, OTHER
+from kadam_jax.worst_cases import COUPLED, OTHER
 
 LENGTHS = (10, 30, 100, 300, 1000, 3000, 10_000, 20_000, 50_000, 100_000)
 """Numbers of gradients at which exact suprema are computed."""

@@ -20,7 +20,7 @@ from kadam_jax import (
     steps_until_update,
     worst_case,
 )
-from kadam_jax.worst_case import _continued, _derivatives, _measured_impulses, _slope, _Weights
+from kadam_jax.worst_cases import _continued, _derivatives, _measured_impulses, _slope, _Weights
 
 ademamix = optax.contrib.ademamix
 simplified_ademamix = optax.contrib.simplified_ademamix
@@ -311,4 +311,4 @@ def test_travel_is_refused_without_an_exact_supremum():
 
 
 def test_face_has_every_function():
-    assert set(sys.modules["kadam_jax.worst_case"].__all__) <= set(kadam_jax.__all__)
+    assert set(sys.modules["kadam_jax.worst_cases"].__all__) <= set(kadam_jax.__all__)

@@ -222,7 +222,7 @@ def test_the_page_names_the_commit_of_the_rules(plane):
     changed = "rules of this figure's claims, or their words, have changed"
     assert changed not in html
     claims = tuple(dataclasses.replace(claim, accept=(0.0, 9.0)) for claim in PLANE.claims)
-    others = FIGURES | {PLANE.name: dataclasses.replace(PLANE, claims=claims)}
+    others = dict(FIGURES) | {PLANE.name: dataclasses.replace(PLANE, claims=claims)}
     assert changed in write_report(results, others, "smoke").read_text()
 
 

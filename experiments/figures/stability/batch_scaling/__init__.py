@@ -1,4 +1,4 @@
-"""Decays that follow the batch size, in theory and in training (not in the paper)."""
+"""Decays that follow the batch size, and where they leave the stable region (not in the paper)."""
 
 from experiments.core.figure import Figure
 from experiments.core.questions import UPDATES_BOUNDED

@@ -1,4 +1,4 @@
-"""Rows without gradients under two optimizers that grow once gradients stop (not in the paper)."""
+"""Rows without gradients under simplified_ademamix and ademamix (not in the paper)."""
 
 from experiments.core.figure import Figure
 from experiments.core.questions import UPDATES_BOUNDED

@@ -1,4 +1,4 @@
-"""The worst case of every optimizer of optax at its defaults (not in the paper)."""
+"""How large updates get: every optimizer of optax at its defaults (not in the paper)."""
 
 from experiments.core.figure import Figure
 from experiments.core.questions import UPDATES_BOUNDED

@@ -11,6 +11,7 @@ Normalization`, `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_, made exa
 
 import argparse
 import ast
+import difflib
 import inspect
 import io
 import math
@@ -59,6 +60,7 @@ STEPS, SEARCHED_STEPS = 10_000, 300  # horizons where the supremum is exact, and
 TAIL = 2048  # lags from whose end the growth without gradients is read
 EDGE = 1e-9  # growth, in nats per step, below which a black box neither grows nor shrinks
 SMALLEST = float(np.finfo(np.float32).tiny)  # of squared gradients, where state is float32
+KADAM = "k-Adam is as stable as its last stage: give per_stage_decays' last as --b1 and --b2"
 VERDICTS = {True: "STABLE", False: "UNSTABLE"}
 TITLE = "Largest update that any gradients can cause, in learning rates (eps -> 0):"
 DEAD = "A parameter whose gradients stop (are 0 from some step on):"
@@ -71,7 +73,7 @@ RULE_WORDS = {
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise ValueError(f"{message}; see {self.prog} --help")
+        raise ValueError(f"{message}; see {PROG} diagnose --help")
 
 
 class _Case(NamedTuple):
@@ -152,14 +154,14 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     for name, metavar, words in (
-        ("--b1", "DECAY", "decay of m, the average of gradients, such as 0.9"),
-        ("--b2", "DECAY", "decay of v, the average of squared gradients, such as 0.999"),
+        ("--b1", "DECAY", "decay of m, the average of gradients (PyTorch: betas[0]), such as 0.9"),
+        ("--b2", "DECAY", "decay of v, the average of squares (PyTorch: betas[1]), such as 0.999"),
         ("--eps", "EPS", "what Adam adds to sqrt(v); default: 1e-8"),
         ("--steps", "N", f"horizon; default: {STEPS}, or {SEARCHED_STEPS} where a search is used"),
         ("--batch", "SIZE", "batch size at which these decays are used"),
         ("--new-batch", "SIZE", "batch size to find decays for"),
         ("--rule", "NAME", f"how decays follow the batch: {', '.join(RULES)}; default: tokens"),
-        ("--optimizer", "NAME", "one of optax or optax.contrib, in place of Adam"),
+        ("--optimizer", "NAME", "one of optax or optax.contrib, in place of Adam and AdamW"),
     ):
         diagnose.add_argument(name, metavar=metavar, help=words)
     words = "an argument of --optimizer, such as b3=0.9995; may be given several times"
@@ -206,11 +208,12 @@ def _adam(args: argparse.Namespace) -> tuple[bool, list[str]]:
     case, *changed = _closed_forms([*counts, math.inf], pairs)
     limit = _from_log(case.bounds[-1])
     lines = [
-        f"Adam with b1 = {b1:.12g}, b2 = {b2:.12g}, eps = {eps:.6g}",
+        f"Adam or AdamW with b1 = {b1:.12g}, b2 = {b2:.12g}, eps = {eps:.6g}",
         "",
         f"{VERDICTS[case.stable]}: b1^2 = {b1 * b1:.12g} is {'' if case.stable else 'not '}below "
         f"b2 = {b2:.12g}, so "
         + ("updates are bounded." if case.stable else "updates have no bound."),
+        *_rounding(b1, b2),
         *_paper(b1, case),
         "",
         TITLE,
@@ -223,7 +226,7 @@ def _adam(args: argparse.Namespace) -> tuple[bool, list[str]]:
         DEAD,
         *_without_gradients(b1, b2, eps, case.growth),
         "",
-        *_memory({"b1": b1, "b2": b2}),
+        *_memory({"b1, gradients (m)": b1, "b2, squares (v)": b2}),
         "",
         *_advice(b1, b2, safe, case, changed),
     ]
@@ -268,6 +271,14 @@ def _closed_forms(counts: list[float], pairs: list[tuple[float, float]]) -> list
     with jax.enable_x64(True):
         columns = map(np.asarray, evaluate(np.subtract(counts, 1.0), *np.array(pairs).T))
         return [_Case(*values) for values in zip(*(x.tolist() for x in columns), strict=True)]
+
+
+def _rounding(b1: float, b2: float) -> list[str]:
+    """Return a warning if the boundary is so near that rounding of b1 and b2 decides."""
+    gap = float(Fraction(b1) ** 2 - Fraction(b2))
+    if gap == 0 or abs(gap) > 1e-12 * b2:
+        return []
+    return [f"Only rounding decides this: b1^2 - b2 = {gap:.1e} in float64. Keep a distance."]
 
 
 def _paper(b1: float, case: _Case) -> list[str]:
@@ -346,10 +357,9 @@ def _growth_line(rate: float) -> str:
 def _memory(decays: dict[str, float]) -> list[str]:
     """Return how long averages remember; a decay of 0 remembers the last step."""
     lines = ["Memory, in steps:"]
-    names = {"b1": "gradients (m)", "b2": "squares (v)"} if set(decays) == {"b1", "b2"} else {}
-    for name, decay in decays.items():
+    for label, decay in decays.items():
         half = math.log(2) / -math.log(decay) if decay else 0.0
-        label = f"{name}, {names[name]}" if name in names else name
+        name = label.partition(",")[0]
         lines.append(_row(label, f"1/(1-{name}) = {_sig(1 / (1 - decay))}, half-life {_sig(half)}"))
     return lines
 
@@ -360,10 +370,10 @@ def _advice(
     """Return how far decays are from the boundary, or what would be on its other side."""
     if case.stable:
         return [
-            f"Nothing has to change: it is stable for b1 below {math.sqrt(b2):.6g}, "
-            f"or b2 above {b1 * b1:.6g}."
+            f"Nothing has to change. With this b2, any b1 below {math.sqrt(b2):.8g} is stable;",
+            f"with this b1, any b2 above {b1 * b1:.8g}.",
         ]
-    boundaries = {"b1": f"below {math.sqrt(b2):.6g}", "b2": f"above {b1 * b1:.6g}"}
+    boundaries = {"b1": f"below {math.sqrt(b2):.8g}", "b2": f"above {b1 * b1:.8g}"}
     lines = ["What to change, one of:"]
     for (name, value), new in zip(safe.items(), changed, strict=False):
         words = f"{boundaries[name]}: at {value} no update exceeds {_from_log(new.bounds[-1])}"
@@ -407,17 +417,17 @@ def _batch_lines(batch: _Batch, steps: int, new: list[_Case]) -> list[str]:
         else "no batch size is stable"
     )
     lines = [f"Batch size, by rule {batch.rule} ({RULE_WORDS[batch.rule]}):"]
-    lines.append(f"  With these decays at batch {batch.size:g}, {where}.")
+    lines.append(f"  With these decays used at batch {batch.size:g}, {where}.")
     for case in new:
         b1, b2 = batch.decays or (math.nan, math.nan)
         lines += [
             f"  At batch {batch.new_size:g}, b1 = {b1:.6g} and b2 = {b2:.6g} are "
             f"{VERDICTS[case.stable]}:",
-            f"  updates reach {_from_log(case.bounds[-2])} after {_after(steps)}"
+            f"  updates can reach {_from_log(case.bounds[-2])} after {_after(steps)}"
             + (f", {_from_log(case.bounds[-1])} ever." if case.stable else ". To be stable there,"),
         ]
         if not case.stable:
-            lines.append(f"  b1 has to be below {math.sqrt(b2):.6g}, or b2 above {b1**2:.6g}.")
+            lines.append(f"  b1 has to be below {math.sqrt(b2):.8g}, or b2 above {b1**2:.8g}.")
     return lines
 
 
@@ -475,11 +485,14 @@ def _is_decay(name: str, value: Any) -> bool:
 def _black_box(args: argparse.Namespace) -> tuple[bool, list[str]]:
     """Return whether any other optimizer is stable and the screen, read from its derivatives."""
     makers = _makers()
-    check_choice("--optimizer", args.optimizer, makers)
+    near = difflib.get_close_matches(args.optimizer.lower(), makers, 1)
+    hint = KADAM if args.optimizer == "kadam" else f"perhaps {near[0]}" if near else ""
+    check_choice("--optimizer", args.optimizer, makers, hint=hint)
     for name in ("eps", "batch", "new_batch", "rule"):
         option, value = f"--{name.replace('_', '-')}", getattr(args, name)
         words = "be left out with --optimizer, whose answers are for eps -> 0 and one batch size"
-        require(value is None, option, words, value)
+        hint = "Adam and AdamW need no --optimizer: give --b1 and --b2"
+        require(value is None, option, words, value, hint=hint)
     arguments = _arguments(args, makers[args.optimizer])
     steps = None if args.steps is None else _whole("--steps", args.steps, STEPS)
     try:
@@ -488,7 +501,7 @@ def _black_box(args: argparse.Namespace) -> tuple[bool, list[str]]:
     except Exception as error:  # whatever an optimizer raises about its arguments or its updates
         first = (str(error).splitlines() or [""])[0]
         reason = first if isinstance(error, ValueError) else f"{type(error).__name__}: {first}"
-        raise ValueError(f"{args.optimizer} is not applicable: {reason}") from error
+        raise ValueError(f"no answer for {args.optimizer}: {reason}") from error
 
 
 def _read(
@@ -504,7 +517,7 @@ def _read(
     results = [worst_case(optimizer, n) for n in counts]
     last = results[-1]
     if last.reason == UNBOUNDED:
-        raise ValueError(last.reason)
+        raise ValueError(f"{last.reason}; a clip gives it one, such as optax.clip_by_global_norm")
     growth = dead_gradient_growth(optimizer, num_steps=TAIL)
     unstable = growth > (-EDGE if last.exact else EDGE)
     if math.isnan(growth):
@@ -559,13 +572,13 @@ def _black_box_verdict(unstable: bool, exact: bool, growth: float) -> list[str]:
 def _reached(result: WorstCase) -> str:
     if not result.exact:
         return f"at least {_sig(result.supremum)}"
-    return f"{_sig(result.supremum)}, exact; the optimizer itself reaches {_sig(result.attained)}"
+    return f"{_sig(result.supremum)}, exact; in a run of the optimizer {_sig(result.attained)}"
 
 
 def _black_box_advice(unstable: bool, growth: float, decays: dict[str, float]) -> list[str]:
     """Return which decay to change: the one that rules the tail, r_j ~ (decay / sqrt(b2))^j."""
     if not unstable:
-        return ["Nothing that is known has to change."]
+        return ["Nothing has to change, as far as this command can tell."]
     b2 = decays.get("b2", math.nan)
     slowest = math.exp(growth) * math.sqrt(b2)
     names = [name for name, x in decays.items() if name != "b2" and abs(x - slowest) < 1e-6]
@@ -578,8 +591,8 @@ def _black_box_advice(unstable: bool, growth: float, decays: dict[str, float]) -
     lower, higher = nearest(names[0], slow, b2), nearest("b2", slow, b2)
     return [
         "What to change, one of:",
-        _row(names[0], f"below {math.sqrt(b2):.6g}, for example {lower}"),
-        _row("b2", f"above {slow**2:.6g}, for example {higher}"),
+        _row(names[0], f"below {math.sqrt(b2):.8g}, for example {lower}"),
+        _row("b2", f"above {slow**2:.8g}, for example {higher}"),
     ]
 
 

@@ -370,7 +370,7 @@ def _advice(
     """Return how far decays are from the boundary, or what would be on its other side."""
     if case.stable:
         return [
-            f"Nothing has to change. With this b2, any b1 below {math.sqrt(b2):.8g} is stable;",
+            f"How far it may change: with this b2, any b1 below {math.sqrt(b2):.8g} is stable;",
             f"with this b1, any b2 above {b1 * b1:.8g}.",
         ]
     boundaries = {"b1": f"below {math.sqrt(b2):.8g}", "b2": f"above {b1 * b1:.8g}"}

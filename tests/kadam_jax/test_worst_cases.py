@@ -166,6 +166,10 @@ OTHERS = {
     "trust ratio": (optax.lamb(1.0), "parameters"),
     "averaged iterates": (optax.contrib.schedule_free_adamw(1.0), "not a weighted sum"),
     "not normalized": (optax.sgd(1.0), "no bound"),
+    "updates clipped just below their supremum": (
+        optax.chain(optax.adam(1.0), optax.clip(1.04)),
+        "not a weighted sum",
+    ),
     "large epsilon": (optax.adam(1.0, eps=1e55), "scale"),
 }
 

@@ -143,7 +143,7 @@ def impulse_response(
     Raises:
       TypeError: `optimizer` is not a `GradientTransformation`, or `num_steps` not an int.
       ValueError: `num_steps` is below 1, `learning_rate` is not positive, or `optimizer` cannot
-        update from gradients and parameters alone.
+        update from gradients and parameters alone, or not in float64.
 
     Example:
       >>> import optax
@@ -478,14 +478,18 @@ def _reason(optimizer: optax.GradientTransformation, num_steps: int, weights: _W
     """Test whether updates are what `weights` say; return EXACT or what contradicts it."""
     rng = np.random.default_rng(0)
     coupled, drifts = _dependence(optimizer, rng, min(num_steps, 16))
-    if coupled:
-        return COUPLED
-    if not _close(*drifts) or np.abs(drifts).max() > 0.5:
-        return TIED
     sequences = _heavy_tailed(rng, 16, num_steps)
     updates, scaled = _evaluator(optimizer)(
         np.stack([sequences, 1e10 * sequences]).reshape(32, -1)
     ).reshape(2, -1)
+    is_finite = np.isfinite(updates)
+    words = "have finite updates at gradients around 1e50"
+    hint = "let it compute in its parameters' dtype, here float64, such as with mu_dtype=None"
+    require(is_finite.all(), "optimizer", words, next(iter(updates[~is_finite]), None), hint=hint)
+    if coupled:
+        return COUPLED
+    if not _close(*drifts) or np.abs(drifts).max() > 0.5:
+        return TIED
     if np.median(np.abs(scaled / updates)) > 1e5:
         return UNBOUNDED
     if not _close(updates, scaled):

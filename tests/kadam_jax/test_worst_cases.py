@@ -297,6 +297,7 @@ def test_results_do_not_depend_on_the_callers_settings():
         ((optax.adam(1.0), 0), {}, ValueError, "num_steps must be at least 1, got 0"),
         ((optax.adam(1.0), 2.0), {}, TypeError, "num_steps must be a Python int"),
         ((optax.adam(1.0), 2), {"learning_rate": 0.0}, ValueError, "learning_rate must be"),
+        ((optax.adam(1.0, mu_dtype=jnp.float32), 8), {}, ValueError, "finite updates.*mu_dtype"),
         ((optax.polyak_sgd(), 2), {}, ValueError, "gradients and parameters alone"),
     ],
 )

@@ -42,7 +42,16 @@ import numpy as np
 import optax
 from jax.typing import ArrayLike
 
-from kadam_jax._checks import DECAY, POSITIVE, POSITIVE_DECAY, check_integer, check_real, require
+from kadam_jax._checks import (
+    DECAY,
+    NOT_NEGATIVE,
+    POSITIVE,
+    POSITIVE_DECAY,
+    check_integer,
+    check_real,
+    check_shape,
+    require,
+)
 from kadam_jax.stability import exact_max_update_bound
 
 __all__ = [
@@ -335,7 +344,7 @@ def max_travel(
     Raises:
       TypeError: `optimizer_or_decays` is neither, or `num_steps` is not an int.
       ValueError: `num_steps` is below 1, a decay is out of range, `schedule` is a number that is
-        not positive, the optimizer's worst case is not known exactly, or float64 cannot hold it.
+        not positive or has rates that are negative, not finite or not single, the optimizer's worst case is not known exactly, or float64 cannot hold it.
 
     Example:
       >>> import optax
@@ -357,7 +366,9 @@ def max_travel(
         check_real("b2", b2, POSITIVE_DECAY)
         suprema = exact_max_update_bound(steps, b1, b2)
     rates = schedule if callable(schedule) else check_real("schedule", schedule, POSITIVE)
-    rates = jax.vmap(rates)(steps) if callable(rates) else float(rates)
+    rates = jax.vmap(rates)(steps) if callable(rates) else np.full(num_steps, float(rates))
+    check_shape("schedule's rates", rates, (num_steps,), hint="give one number for each step")
+    check_real("schedule's rates", rates, NOT_NEGATIVE, single=False)
     return float(np.sum(np.asarray(rates, np.float64) * np.asarray(suprema)))
 
 

@@ -309,6 +309,9 @@ def test_refuses_what_it_cannot_answer(function, arguments, options, error, word
 def test_travel_is_refused_without_an_exact_supremum():
     with pytest.raises(ValueError, match="exact worst case"):
         max_travel(optax.lion(1.0), 1.0, 5)
+    for rate in (-1.0, math.nan, np.ones(2)):
+        with pytest.raises(ValueError, match="schedule's rates must"):
+            max_travel((0.9, 0.99), lambda _, rate=rate: jnp.asarray(rate), 5)
     with pytest.raises(TypeError, match="optimizer_or_decays must be"):
         max_travel(0.9, 1.0, 5)
     with pytest.raises(ValueError, match="b2 must be"):

@@ -344,7 +344,8 @@ def max_travel(
     Raises:
       TypeError: `optimizer_or_decays` is neither, or `num_steps` is not an int.
       ValueError: `num_steps` is below 1, a decay is out of range, `schedule` is a number that is
-        not positive or has rates that are negative, not finite or not single, the optimizer's worst case is not known exactly, or float64 cannot hold it.
+        not positive or has rates that are negative, not finite or not single, the optimizer's
+        worst case is not known exactly, or float64 cannot hold it.
 
     Example:
       >>> import optax
@@ -518,7 +519,8 @@ def _reaches(optimizer: optax.GradientTransformation, weights: _Weights) -> bool
     log_squares = np.logaddexp.reduce(weights.log_b + 2 * log_sizes, axis=1)
     predicted = np.exp(np.logaddexp.reduce(weights.log_a + log_sizes, axis=1) - log_squares / 2)
     updates = np.abs(_evaluator(optimizer)(sequences))
-    known = np.isfinite(predicted)  # not where a lag has no weight in the denominator
+    # Not where a lag has no weight in the denominator, or where that is too small for float64.
+    known = np.isfinite(predicted) & (log_squares > 2 * np.log(1e20))
     return not known.any() or bool(np.isclose(updates, predicted, rtol=1e-4)[known].any())
 
 

@@ -146,6 +146,12 @@ def test_weights_and_suprema_are_those_of_sixty_digits(golden, number):
         np.testing.assert_allclose(getattr(response, name)[case["lags"]], case[name], rtol=1e-9)
 
 
+def test_suprema_beyond_float64_are_exact_all_the_same():
+    result = worst_case(simplified_ademamix(1.0), 50_000)
+    assert result.exact
+    assert result.supremum == math.inf
+
+
 def test_all_steps_at_once_give_each_steps_supremum():
     reach = max_travel(optax.nadam(1.0, 0.8, 0.95), 1.0, 40)
     each = [

@@ -94,6 +94,10 @@ class _Weights(NamedTuple):
     def log_ratio(self):
         return np.where(np.isneginf(self.log_a), -np.inf, self.log_a - self.log_b / 2)
 
+    @property
+    def log_supremum(self):
+        return np.logaddexp.reduce(2 * self.log_ratio) / 2
+
 
 _FORM = "a weighted sum of gradients over the root of a weighted sum of their squares"
 EXACT = f"the update is {_FORM}"
@@ -159,7 +163,6 @@ def impulse_response(
       >>> from kadam_jax import impulse_response
       >>> print(impulse_response(optax.adam(1.0, b1=0.5, b2=0.25), 4).denominator)
       [1.       0.25     0.0625   0.015625]
-
     """
     num_steps = _check(optimizer, num_steps)
     weights, reason = _read(optimizer, num_steps)
@@ -216,24 +219,22 @@ def worst_case(
       >>> result = worst_case(optax.adam(1.0), 300)
       >>> f"{result.supremum:.4f} {result.attained:.4f} {result.exact}"
       '3.7021 3.7021 True'
-
     """
     num_steps = _check(optimizer, num_steps)
     search_steps = check_integer("search_steps", search_steps)
     rate = _rate(learning_rate, num_steps)
-    weights, reason = _read(optimizer, num_steps)
     reach = _evaluator(optimizer)
+    weights, reason = _read(optimizer, num_steps, reach)
     if reason == EXACT:
-        log_sum = np.logaddexp.reduce(2 * weights.log_ratio)
         sequences = _attaining(weights)
         updates = np.abs(reach(sequences))
         best = np.nanargmax(updates)
-        supremum = np.exp(log_sum / 2)
+        supremum = np.exp(weights.log_supremum)
         return _result(supremum / rate, sequences[best], updates[best] / rate, True, reason)
     if reason == UNBOUNDED:
         gradients = np.full(num_steps, _LARGE)
         return _result(np.inf, gradients, abs(reach(gradients[None])[0]) / rate, False, reason)
-    gradients, attained = _search(optimizer, num_steps, search_steps)
+    gradients, attained = _search(optimizer, num_steps, search_steps, reach)
     return _result(
         attained / rate,
         gradients,
@@ -273,7 +274,6 @@ def dead_gradient_growth(
       >>> from kadam_jax import dead_gradient_growth
       >>> f"{dead_gradient_growth(optax.contrib.simplified_ademamix(1.0)):.4f}"
       '0.0156'
-
     """
     num_steps = _check(optimizer, num_steps, 2)
     return float(_slope(_log_impulses(optimizer, num_steps)))
@@ -306,7 +306,6 @@ def steps_until_update(
       >>> from kadam_jax import steps_until_update
       >>> steps_until_update(optax.adam(1.0, b1=0.95, b2=0.85), 1000.0)
       299.0
-
     """
     num_steps = _check(optimizer, num_steps, 2)
     log_size = np.log(float(check_real("size", size, POSITIVE)))
@@ -352,7 +351,6 @@ def max_travel(
       >>> from kadam_jax import max_travel
       >>> f"{max_travel((0.9, 0.999), optax.linear_schedule(1e-3, 0.0, 1000), 1000):.3f}"
       '1.766'
-
     """
     num_steps = check_integer("num_steps", num_steps)
     steps = jnp.arange(num_steps)
@@ -425,13 +423,18 @@ def _evaluator(optimizer: optax.GradientTransformation) -> Callable:
     return lambda sequences: np.asarray(evaluate(jnp.asarray(sequences)))
 
 
-def _read(optimizer: optax.GradientTransformation, num_steps: int) -> tuple[_Weights, str]:
-    """Return the weights that derivatives give, and whether they hold: EXACT or another reason."""
+def _read(
+    optimizer: optax.GradientTransformation, num_steps: int, reach: Callable | None = None
+) -> tuple[_Weights, str]:
+    """Return the weights that derivatives give, and whether they hold: EXACT or another reason.
+
+    `reach` is the optimizer's `_evaluator`, from a caller that needs the same compiled programs.
+    """
     a, b = map(np.asarray, jax.jit(_derivatives(optimizer, num_steps))())
     sign, log_a = _continued(a)
     _, log_b = _continued(b)
     weights = _Weights(sign, log_a, log_b)
-    return weights, _reason(optimizer, num_steps, weights)
+    return weights, _reason(optimizer, num_steps, weights, reach or _evaluator(optimizer))
 
 
 def _derivatives(optimizer: optax.GradientTransformation, num_steps: int) -> Callable:
@@ -486,14 +489,14 @@ def _slope(log_values: np.ndarray) -> float:
     return (log_values[last] - log_values[first]) / (last - first)
 
 
-def _reason(optimizer: optax.GradientTransformation, num_steps: int, weights: _Weights) -> str:
+def _reason(
+    optimizer: optax.GradientTransformation, num_steps: int, weights: _Weights, reach: Callable
+) -> str:
     """Test whether updates are what `weights` say; return EXACT or what contradicts it."""
     rng = np.random.default_rng(0)
     coupled, drifts = _dependence(optimizer, rng, min(num_steps, 16))
     sequences = _heavy_tailed(rng, 16, num_steps)
-    updates, scaled = _evaluator(optimizer)(
-        np.stack([sequences, 1e10 * sequences]).reshape(32, -1)
-    ).reshape(2, -1)
+    updates, scaled = reach(np.concatenate([sequences, 1e10 * sequences])).reshape(2, -1)
     is_finite = np.isfinite(updates)
     words = "have finite updates at gradients around 1e50"
     hint = "let it compute in its parameters' dtype, here float64, such as with mu_dtype=None"
@@ -509,16 +512,16 @@ def _reason(optimizer: optax.GradientTransformation, num_steps: int, weights: _W
     a, b = weights.sign * np.exp(weights.log_a), np.exp(weights.log_b)
     predicted = sequences[:, ::-1] @ a / np.sqrt(sequences**2 @ b[::-1])
     up_to_sign = min(updates, -updates, key=lambda x: np.abs(x - predicted).sum())
-    return EXACT if _close(up_to_sign, predicted) and _reaches(optimizer, weights) else OTHER
+    return EXACT if _close(up_to_sign, predicted) and _reaches(reach, weights) else OTHER
 
 
-def _reaches(optimizer: optax.GradientTransformation, weights: _Weights) -> bool:
+def _reaches(reach: Callable, weights: _Weights) -> bool:
     """Test the worst gradients too: clipped updates differ there from those of random gradients."""
     sequences = _attaining(weights)
     log_sizes = np.log(np.abs(sequences[:, ::-1]))
     log_squares = np.logaddexp.reduce(weights.log_b + 2 * log_sizes, axis=1)
     predicted = np.exp(np.logaddexp.reduce(weights.log_a + log_sizes, axis=1) - log_squares / 2)
-    updates = np.abs(_evaluator(optimizer)(sequences))
+    updates = np.abs(reach(sequences))
     # Not where a lag has no weight in the denominator, or where that is too small for float64.
     known = np.isfinite(predicted) & (log_squares > 2 * np.log(1e20))
     return not known.any() or bool(np.isclose(updates, predicted, rtol=1e-4)[known].any())
@@ -628,7 +631,7 @@ def _suprema(optimizer: optax.GradientTransformation, num_steps: int) -> np.ndar
 
     start = jax.vmap(lambda _: optimizer.init(params))(lanes)
     suprema = np.asarray(jax.jit(lambda: jax.lax.scan(advance, start, lanes)[1])())
-    last = np.exp(np.logaddexp.reduce(2 * weights.log_ratio) / 2)
+    last = np.exp(weights.log_supremum)
     words = "have impulse responses that float64 holds for num_steps steps"
     hint = "give its decays, or fewer steps"
     require(np.isclose(suprema[-1], last, rtol=1e-6), "optimizer", words, suprema[-1], hint=hint)
@@ -637,7 +640,7 @@ def _suprema(optimizer: optax.GradientTransformation, num_steps: int) -> np.ndar
 
 def _attaining(weights: _Weights) -> np.ndarray:
     """Return gradients proportional to a_j/b_j at scales that float64 may hold, oldest first."""
-    log_sizes = weights.log_a - weights.log_b - np.logaddexp.reduce(2 * weights.log_ratio) / 2
+    log_sizes = weights.log_a - weights.log_b - weights.log_supremum
     log_sizes = np.where(weights.sign == 0, -np.inf, log_sizes)
     largest = np.log(1e150)
     shifts = np.log(1e40), largest - log_sizes.max()  # large next to any ε; all of them
@@ -664,12 +667,12 @@ def _candidates(num_steps: int) -> np.ndarray:
 
 
 def _search(
-    optimizer: optax.GradientTransformation, num_steps: int, search_steps: int
+    optimizer: optax.GradientTransformation, num_steps: int, search_steps: int, reach: Callable
 ) -> tuple[np.ndarray, float]:
     """Ascend from the best candidates, first in the sizes of gradients and then in gradients."""
     single = _single(optimizer)
     sequences = _LARGE * _candidates(num_steps)
-    reached = np.nan_to_num(np.abs(_evaluator(optimizer)(sequences)))
+    reached = np.nan_to_num(np.abs(reach(sequences)))
     starts = sequences[np.argsort(-reached, kind="stable")[:8]]
     ascent = optax.chain(
         optax.scale_by_adam(0.9, 0.95),
@@ -700,6 +703,6 @@ def _search(
         return climb(sizes, jnp.sign(gradients), lambda g, x: g * x)
 
     sequences = np.concatenate([starts, ascend(jnp.asarray(starts))])
-    reached = np.nan_to_num(np.abs(_evaluator(optimizer)(sequences)))
+    reached = np.nan_to_num(np.abs(reach(sequences)))
     best = np.argmax(reached)
     return sequences[best], reached[best]

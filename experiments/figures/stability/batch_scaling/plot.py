@@ -7,6 +7,8 @@ from matplotlib import colormaps, figure
 from experiments.core import plot as plotting
 
 COLORS = {"tokens": "tab:red", "both": "tab:blue", "sde": "tab:green"}
+SHIFTS = {"tokens": 0.94, "both": 1.0, "sde": 1.06}
+"""Factors by which dots of equal batch size are moved apart."""
 
 
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
@@ -46,12 +48,11 @@ def _growth(panel, data: xr.Dataset) -> str:
 
 
 def _suprema(panel, data: xr.Dataset) -> str:
-    shift = dict(zip(COLORS, (0.94, 1.0, 1.06), strict=True))
     for rule, color in COLORS.items():
         panel.plot(data.ratio, np.exp(data.log_supremum.sel(rule=rule)), color=color)
         for place, marker in enumerate("^o"):
             values = data.largest.isel(where=place).sel(rule=rule)
-            x = data.trained_ratio * shift[rule]
+            x = data.trained_ratio * SHIFTS[rule]
             style = {"marker": marker, "color": color, "markersize": 4}
             plotting.seed_dots(panel, x, values, **style)
     styles = {"supremum": {"color": "0.3"}} | {
@@ -81,11 +82,10 @@ def _steps(panel, data: xr.Dataset) -> str:
 
 
 def _losses(panel, data: xr.Dataset) -> str:
-    shift = dict(zip(COLORS, (0.94, 1.0, 1.06), strict=True))
     for rule, color in COLORS.items():
         loss = data.loss.sel(rule=rule)
         style = {"marker": "o", "color": color, "markersize": 4, "label": rule}
-        plotting.seed_dots(panel, data.trained_ratio * shift[rule], loss, **style)
+        plotting.seed_dots(panel, data.trained_ratio * SHIFTS[rule], loss, **style)
     panel.set_yscale("log")
     _batch_axis(panel, data, ylabel="training loss (nats per token)")
     panel.legend(title="rule", loc="upper left")

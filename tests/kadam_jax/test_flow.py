@@ -219,6 +219,8 @@ def test_euler_has_order_one_and_the_golden_error(golden_flow):
 
 def test_two_gradients_of_exponential_beat_a_hundred_of_euler(golden_flow):
     for group, solve in groups(golden_flow):
+        if group[0]["coupled"]:
+            continue  # as in the test of five gradients
         converged = np.array([case["converged"] for case in group])
         errors = np.abs(solve(substeps=1, method="exponential").saved - converged).max((1, 2))
         assert (errors < [case["euler_max_error"]["100"] for case in group]).all()
@@ -228,9 +230,9 @@ def test_two_gradients_of_exponential_beat_a_hundred_of_euler(golden_flow):
 def test_the_exponential_methods_order_on_a_smooth_loss(x64, k, least):
     options = {"learning_rate": 0.05, "num_steps": 10, "method": "exponential", "k": k}
     solve = partial(solve_flow, quadratic, START, weight_decay=0.1, **options)
-    reference, *coarse = (solve(substeps=n).saved for n in (64, 2, 4, 8))
+    reference, *coarse = (solve(substeps=n).saved for n in (64, 2, 8))
     errors = [largest(saved - reference) for saved in coarse]
-    assert order(errors, [2, 4, 8]) > least, errors
+    assert order(errors, [2, 8]) > least, errors
 
 
 @pytest.mark.parametrize(
@@ -365,7 +367,7 @@ def lag_in_steps(b1, b2, bias_correction):
 @CORRECTIONS
 def test_the_discrete_run_nears_the_flow_at_the_rate_of_theory(x64, bias_correction):
     """max ‖θ_n - θ(nη)‖ = lag·η at a fixed T = Nη, before convergence; γ² for γ in m fails."""
-    b1, b2, num_steps = 0.9, 0.95, [128, 256, 512]
+    b1, b2, num_steps = 0.9, 0.95, [128, 512]
     gaps = {b1: [], b1**2: []}
     for n in num_steps:
         run = discrete_run(quadratic, jnp.array(START), 1 / n, n, k=1, b1=b1, b2=b2)
@@ -491,7 +493,7 @@ def test_decays_near_both_ends_are_solved(bias_correction):
 
 
 @METHODS
-def test_a_vmapped_solve_is_a_loop_and_compiles_once(x64, method):
+def test_a_vmapped_solve_is_a_loop_and_compiles_once(x64, two_nodes, method):
     traces = []
 
     def grad_fn(theta):
@@ -523,7 +525,7 @@ def test_a_vmapped_solve_is_a_loop_and_compiles_once(x64, method):
     ("method", "dtype", "bias_correction"),
     [("euler", float, "continuous"), ("exponential", complex, "discrete")],
 )
-def test_dead_parameters_stay_and_derivatives_are_finite(method, bias_correction, dtype):
+def test_dead_parameters_stay_and_derivatives_are_finite(two_nodes, method, bias_correction, dtype):
     """No 0/0 at t = 0, to first order either."""
 
     def end(learning_rate, b2, params):
@@ -686,7 +688,7 @@ def test_jax_settings_change_nothing(two_nodes, method):
     def solve():
         return solve_flow(
             partial(jax.tree.map, lambda x: 2 * x), params, learning_rate=0.1, num_steps=2,
-            substeps=2, method=method, k=2, weight_decay=0.1, bias_correction="continuous",
+            substeps=1, method=method, k=2, weight_decay=0.1, bias_correction="continuous",
             integrand=lambda state: state.velocity["b"],
         )  # fmt: skip
 

@@ -47,30 +47,28 @@ LAPTOP = FIGURE.presets["laptop"]
 
 
 @pytest.mark.parametrize("k", [2, 3])
-@pytest.mark.parametrize("kind", ["noise", "growing", "dying", "alternating"])
-def test_no_gradients_exceed_the_last_stages_supremum(x64, k, kind):
+def test_no_gradients_exceed_the_last_stages_supremum(x64, k):
     """The supremum holds whatever the decays of the earlier stages."""
     random = np.random.default_rng(k)
     n = np.arange(80)
-    gradients = (
-        random.normal(size=80)
-        * {
-            "noise": 1.0 + 0 * n,
-            "growing": np.exp(0.3 * n),
-            "dying": np.where(n < 10, 1.0, 0.0),
-            "alternating": (-1.0) ** n * np.exp(0.1 * n),
-        }[kind]
-    )
-    for _ in range(6):
-        b1, b2 = random.uniform(0.05, 0.995, size=(2, k))
-        optimizer = scale_by_kadam(k, jnp.array(b1), jnp.array(b2), 0.0)
+    sizes = [
+        1.0 + 0 * n,
+        np.exp(0.3 * n),
+        np.where(n < 10, 1.0, 0.0),
+        np.exp(0.1 * n) * (-1.0) ** n,
+    ]
+    gradients = random.normal(size=80) * np.stack(sizes)
 
-        def step(state, gradient, optimizer=optimizer):
-            return optimizer.update(gradient, state)[::-1]
+    def updates(b1, b2, gradients):
+        optimizer = scale_by_kadam(k, b1, b2, 0.0)
+        state = optimizer.init(jnp.zeros(()))
+        return jax.lax.scan(lambda state, g: optimizer.update(g, state)[::-1], state, gradients)[1]
 
-        updates = jax.lax.scan(step, optimizer.init(jnp.zeros(())), jnp.array(gradients))[1]
-        bound = exact_max_update_bound(n, b1[-1], b2[-1])
-        assert (abs(updates) <= bound * (1 + 1e-9)).all()
+    b1, b2 = random.uniform(0.05, 0.995, size=(2, 6, k))
+    of_kinds = jax.vmap(updates, (None, None, 0))
+    of_decays = jax.jit(jax.vmap(of_kinds, (0, 0, None)))(b1, b2, gradients)
+    bound = exact_max_update_bound(n, b1[:, -1:], b2[:, -1:])
+    assert (abs(of_decays) <= bound[:, None] * (1 + 1e-9)).all()
 
 
 @pytest.mark.parametrize(("b1", "b2"), [(0.9, 0.999), (0.5, 0.9), (0.9983, 0.9525)])

@@ -41,6 +41,27 @@ test-oldest test-newest: test-%: .venv/dev.stamp
 	$(BIN)/uv pip install --quiet --python .venv/$* --resolution $(RESOLUTION) --editable '.[test]'
 	.venv/$*/bin/python -m pytest -n auto --dist worksteal
 
+# Builds the wheel and the sdist. The wheel answers a question where only its dependencies are
+# installed; then the library's tests, as the sdist has them, run with it.
+DIST := .venv/dist
+.PHONY: dist check-tag
+dist: .venv/dev.stamp
+	rm -rf dist $(DIST)
+	$(BIN)/uv build --quiet --python $(BIN)/python --out-dir dist
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/uv venv --quiet --python $(BIN)/python $(DIST)
+	$(BIN)/uv pip install --quiet --python $(DIST) dist/*.whl
+	cd $(DIST) && bin/python -m kadam_jax diagnose --b1 0.9 --b2 0.999
+	$(BIN)/uv pip install --quiet --python $(DIST) "$$(echo dist/*.whl)[test]"
+	mkdir $(DIST)/sdist
+	tar -xzf dist/*.tar.gz -C $(DIST)/sdist --strip-components 1
+	rm -r $(DIST)/sdist/kadam_jax
+	cd $(DIST)/sdist && ../bin/python -m pytest -n auto --dist worksteal tests/kadam_jax
+
+# TAG is the tag that a release is made from.
+check-tag: .venv/dev.stamp
+	test "$(TAG)" = "v$$($(BIN)/python -m hatchling version)"
+
 coverage: .venv/test.stamp
 	$(BIN)/python -m pytest -n auto --dist worksteal --cov --cov-report=term:skip-covered
 
@@ -56,4 +77,4 @@ lint: .venv/dev.stamp
 	touch $@
 
 clean:
-	rm -rf .venv results
+	rm -rf .venv results build dist

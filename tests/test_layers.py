@@ -4,6 +4,7 @@ import ast
 import importlib.metadata
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -199,6 +200,13 @@ def test_a_figures_folder_has_its_four_files_and_parts(figure):
     files = {file.name for file in folder.iterdir() if file.name != "__pycache__"}
     assert files >= FOUR
     assert all(file.endswith(".py") for file in files)
+
+
+def test_contributing_has_the_table_of_layers():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \|.*\| (.*) \|$", text, re.MULTILINE)
+    table = {package: set(re.findall(r"`(\w+)`", allowed)) for package, allowed in rows}
+    assert table == {name: x for name, x in EXPERIMENTS.items() if name != "__main__"}
 
 
 def test_a_family_contains_only_modules_and_figures():

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 import kadam_jax
+from experiments.__main__ import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -78,3 +79,12 @@ def test_the_citation_has_the_version_and_license():
     assert citation["license"] == PROJECT["license"]
     changelog = (ROOT / "CHANGELOG.md").read_text()
     assert f"## {kadam_jax.__version__}\n" in changelog
+
+
+def test_what_contributing_names_exists():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    assert set(re.findall(r"make ([a-z-]+)", text.replace("`make lint` changes", ""))) <= TARGETS
+    assert set(re.findall(r"-m experiments (\w+)", text)) <= set(COMMANDS)
+    named = {name for name in re.findall(r"[`(]([\w./]+/[\w.]+)[`)]", text) if name == name.lower()}
+    assert {name for name in named if not (ROOT / name).exists()} == set()
+    assert len(named) > 8

@@ -45,7 +45,7 @@ def test_a_step_runs_a_make_target_or_the_ci_script(job):
 
 def test_every_check_is_in_a_workflow():
     run = {command for job in JOBS for command in commands(job)}
-    targets = ("test", "test-oldest", "test-newest", "lint", "dist", "check-tag")
+    targets = ("test", "test-oldest", "test-newest", "lint", "docs", "dist", "check-tag")
     assert run == {".ci/run", *(f"make {target}" for target in targets)}
 
 
@@ -61,6 +61,7 @@ def test_only_jobs_that_publish_have_an_identity():
         assert workflow["permissions"] == {"contents": "read"}
     writing = {name: job["permissions"] for name, job in JOBS.items() if "permissions" in job}
     assert writing == {
+        "docs-publish": {"pages": "write", "id-token": "write"},
         "release-publish": {"id-token": "write"},
     }
     for name in writing:  # what was built and tested, and nothing else

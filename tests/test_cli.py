@@ -137,6 +137,7 @@ def test_run_writes_everything_and_a_second_run_reuses_it(run, tmp_path):
     assert run("run", "stability_plane", *SMOKE)[:2] == (0, written)
     assert sorted(path.name for path in folder.iterdir()) == [
         "data.nc",
+        "drawn.json",
         "stability_plane.png",
         "stability_plane.svg",
     ]
@@ -525,6 +526,7 @@ def test_the_next_run_removes_what_a_kill_left(run, fake, tmp_path):
     assert sorted(path.name for path in folder.iterdir()) == [
         "chunks",
         "data.nc",
+        "drawn.json",
         "fake.png",
         "fake.svg",
     ]

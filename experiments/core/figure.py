@@ -34,7 +34,8 @@ class Figure:
         it every verdict is "inconclusive".
       claims: The claims judged by its dataset, in the report's order.
       question: The question that it answers, one of `core.questions` or its own.
-      decided_by: Ids of the claims that decide the question.
+      decided_by: Ids of the claims that decide the question, each with words around its number
+        that the answer may quote, as in "the loss is {} nats", or "" if the answer quotes others.
     """
 
     name: str
@@ -47,4 +48,4 @@ class Figure:
     minimum: Mapping[str, float] = field(default_factory=dict)
     claims: tuple[Claim, ...] = ()
     question: str = ""
-    decided_by: tuple[str, ...] = ()
+    decided_by: Mapping[str, str] = field(default_factory=dict)

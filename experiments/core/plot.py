@@ -1,6 +1,7 @@
 """The look that figures share: one style, one color scale for C, PNG and SVG on disk."""
 
 import contextlib
+import io
 import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from matplotlib.colors import SymLogNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike
+from PIL import Image
 
 from experiments.core.stats import mean
 from experiments.core.store import atomic
@@ -34,6 +36,7 @@ STYLE: Mapping[str, Any] = {
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "kadam_jax",  # the same figure is the same file
 }
+NO_DITHER = Image.Dither.NONE
 STABILITY_COLORMAP = "viridis_r"
 """Its lightness falls steadily with C, so it reads in gray: dark is stable, as in the paper."""
 
@@ -189,11 +192,23 @@ def mend_empty_axes(figure: Figure) -> None:
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
-    """Write `<stem>.png` and `<stem>.svg` atomically and return their paths."""
-    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg")]
-    metadata = {"png": {}, "svg": {"Date": None}}
+    """Write `<stem>.png` and `<stem>.svg` atomically and return their paths.
+
+    The PNG has a palette: a quarter of the bytes, and no color is off by more than the eye sees.
+    """
+    png, svg = (stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg"))
     mend_empty_axes(figure)
-    for path in paths:
-        with atomic(path) as temporary, style():
-            figure.savefig(temporary, metadata=metadata[path.suffix[1:]])
-    return paths
+    with style():
+        pixels = io.BytesIO()
+        figure.savefig(pixels, format="png", pil_kwargs={"compress_level": 0})
+        with atomic(png) as temporary:
+            write_palette(Image.open(pixels), temporary)
+        with atomic(svg) as temporary:
+            figure.savefig(temporary, metadata={"Date": None})
+    return [png, svg]
+
+
+def write_palette(picture: Image.Image, to: Any) -> None:
+    """Write a picture as PNG with the 256 colors that cover its own best."""
+    coarse = picture.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, dither=NO_DITHER)
+    coarse.save(to, "PNG", optimize=True)

@@ -2,6 +2,7 @@
 
 results/<preset>/<figure>/data.nc             the dataset, whose attrs say how it was made
 results/<preset>/<figure>/<figure>.png, .svg  drawn from it
+results/<preset>/<figure>/drawn.json          the key of what they were drawn from
 results/<preset>/manifest.json                a list of the datasets there, written with each
 results/<preset>/<figure>/chunks/<key>/       finished parts of a run that is not over
 """

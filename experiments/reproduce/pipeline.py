@@ -1,6 +1,7 @@
 """The steps of the commands: run a figure, draw it, and find what is on disk."""
 
 import contextlib
+import importlib.metadata
 import inspect
 import json
 import shlex
@@ -25,6 +26,7 @@ from experiments.core.run import Run
 from experiments.core.store import (
     PROJECT,
     ChunkStore,
+    atomic,
     check_writable,
     file_sha256,
     last_change,
@@ -53,6 +55,10 @@ TELLING = {"__init__.py", "plot.py", "claims.py"}
 """Code that only names, draws and judges, in a figure's folder and in its family's."""
 MISFITS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """Exceptions that drawing and judging raise for an unexpected dataset."""
+DRAWN = "drawn.json"
+"""The names of a figure's pictures, and the `picture_key` that they were drawn for."""
+DRAWING = ("matplotlib", "numpy", "pillow", "scipy", "xarray")
+"""Packages that decide how a dataset looks."""
 COMMITTED = PROJECT / "experiments" / "committed"
 """Datasets that come with the code, `<preset>/<figure>.nc`, for figures that were not run here."""
 
@@ -220,7 +226,7 @@ def _run_figure(
         write_dataset(where.dataset, dataset)
         write_manifest(where.folder.parent)
         store.clear()
-        draw(where, dataset)
+        draw(where, dataset, picture_key(where))
 
     from_first(write)
     return dataset, False
@@ -271,19 +277,29 @@ def read(where: Place) -> Iterator[xr.Dataset]:
 
 
 def redraw(where: Place) -> list[Path]:
-    """Draw the dataset that is shown again and return the images' paths.
+    """Draw the dataset that is shown again and return the pictures' paths.
 
     Raises:
       FileNotFoundError, DamagedFile: As `read`.
       Failed: If another process is using the folder.
     """
-    with owned(where), read(where) as dataset:
-        return draw(where, dataset)
+    with owned(where):
+        key = picture_key(where)
+        with read(where) as dataset:
+            return draw(where, dataset, key)
 
 
-def draw(where: Place, dataset: xr.Dataset) -> list[Path]:
-    """Draw a dataset as PNG and SVG next to it and return their paths."""
-    name = where.figure.name
+def draw(where: Place, dataset: xr.Dataset, key: str) -> list[Path]:
+    """Draw a dataset as PNG and SVG next to it and return their paths.
+
+    Args:
+      where: The figure and where its files are.
+      dataset: The dataset that is shown.
+      key: Its `picture_key`, from before the dataset was read: a file that replaces it in between
+        then has another one.
+    """
+    name, record = where.figure.name, where.folder / DRAWN
+    record.unlink(missing_ok=True)
     with plotting.style():
         canvases = where.figure.plot(dataset)
         stems = {suffix: f"{name}_{suffix}" if suffix else name for suffix in canvases}
@@ -295,7 +311,32 @@ def draw(where: Place, dataset: xr.Dataset) -> list[Path]:
     for kind in ("png", "svg"):
         for stale in set(where.folder.glob(f"*.{kind}")) - set(paths):
             stale.unlink(missing_ok=True)
+    with atomic(record) as temporary:
+        temporary.write_text(json.dumps({"key": key, "pictures": [path.name for path in paths]}))
     return paths
+
+
+def drawn(where: Place, key: str) -> list[Path]:
+    """Return the pictures that were drawn for a `picture_key`, none if one of them is missing."""
+    try:
+        record = json.loads((where.folder / DRAWN).read_bytes())
+        paths = [where.folder / name for name in record["pictures"]]
+        return paths if record["key"] == key and all(map(Path.is_file, paths)) else []
+    except (OSError, *MISFITS):  # not there, or not ours
+        return []
+
+
+def picture_key(where: Place) -> str:
+    """Hash what decides the pictures: the dataset that is shown, the code and the packages.
+
+    Raises:
+      FileNotFoundError: If there is no dataset.
+    """
+    folder = folder_of(where.figure)
+    drawing = (plotting.__file__, folder.parent / "plot.py", folder / "plot.py")
+    code = [*code_of(folder), *filter(Path.is_file, map(Path, drawing))]
+    packages = {name: importlib.metadata.version(name) for name in DRAWING} | versions()
+    return digest(*map(file_sha256, [where.shown, *code]), json.dumps(packages))
 
 
 def _finished(where: Place, key: str, parts: Mapping[str, str]) -> xr.Dataset | None:
@@ -304,10 +345,11 @@ def _finished(where: Place, key: str, parts: Mapping[str, str]) -> xr.Dataset | 
     if not path.exists():
         return None
     try:
+        as_drawn = picture_key(where)
         with read(where) as dataset:
             if dataset.attrs["key"] == key:
                 say(f"{where.figure.name}: reusing {path}, computed {dataset.attrs['date']}")
-                draw(where, dataset)
+                drawn(where, as_drawn) or draw(where, dataset, as_drawn)
                 return dataset
             its = json.loads(dataset.attrs["key_parts"])
     except DamagedFile as error:

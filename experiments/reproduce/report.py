@@ -1,38 +1,59 @@
-"""One HTML page: claims first, then every figure with its numbers, command and provenance."""
+"""One HTML page: answers first, then all claims, then every figure with its numbers and origin."""
 
 import base64
 import collections
+import concurrent.futures
+import contextlib
+import importlib
+import io
 import json
-import math
+import multiprocessing
 import operator
-import re
-from collections.abc import Collection, Container, Mapping, Sequence
+import os
+import signal
+import sys
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 import numpy as np
 import xarray as xr
+from PIL import Image, ImageOps
 
-from experiments.core.claims import (
-    INCONCLUSIVE,
-    NOT_SUPPORTED,
-    SUPPORTED,
-    Judgment,
-    judge,
-    rules_digest,
-    settings,
-)
+from experiments.core.claims import INCONCLUSIVE, Judgment, judge, rules_digest, settings
 from experiments.core.config import difference
 from experiments.core.errors import DamagedFile, Failed, say
 from experiments.core.figure import Figure
+from experiments.core.plot import write_palette
 from experiments.core.questions import QUESTIONS
-from experiments.core.stats import NOTHING, Estimate
+from experiments.core.stats import NOTHING
 from experiments.core.store import atomic
-from experiments.reproduce.pipeline import Place, draw, owned, place, read
+from experiments.reproduce.answers import (
+    GROUPS,
+    NOT_RUN,
+    answer,
+    counts,
+    groups,
+    holding,
+    measured,
+    needed,
+    number,
+    scale,
+)
+from experiments.reproduce.pipeline import (
+    Place,
+    draw,
+    drawn,
+    folder_of,
+    owned,
+    picture_key,
+    place,
+    read,
+    redraw,
+)
 
-NOT_RUN = "not run"
 DEFAULT = "laptop"
 """The preset whose page has the plain name."""
 ORIGINS = {
@@ -41,34 +62,29 @@ ORIGINS = {
     None: "read from disk",
 }
 SCALES = {
-    "smoke": ": too small to decide anything; it shows that everything runs",
-    "laptop": ": small networks (transformers of one or two layers of width 64, a feed-forward "
-    "network, narrow CNNs) for a few hundred steps, minutes on two cores. Larger networks may "
-    "differ; every figure states its size",
-    "paper": ": the paper's own sizes where it has the experiment, text from the embedded corpus",
+    "smoke": "too small to decide anything; it shows that everything runs",
+    "laptop": "small networks for a few hundred steps, minutes on two cores. Larger networks may "
+    "differ",
+    "paper": "the paper's own sizes where it has the experiment, text from the embedded corpus",
 }
-"""The page's opening sentence, by preset."""
+"""What a preset's size means."""
 STATED = ("rules", "claims_commit", "git_commit", "command", "date", "wall_seconds", "device")
 """Attributes of a dataset that the page needs."""
 WITH_THE_CODE = "committed with the code, not run here"
-CORRECTED = "hold with a correction"
-GROUPS = {
-    "hold": SUPPORTED,
-    CORRECTED: "corrected",
-    "do not hold": NOT_SUPPORTED,
-    "are not decided at this scale": INCONCLUSIVE,
-    "are not run": INCONCLUSIVE,
-}
-"""Groups of claims on the first screen, in this order, and the verdict that gives them their color.
-A claim that is not supported holds with a correction if the claim that corrects it is supported."""
-ONE = {
-    "hold": "holds",
-    CORRECTED: "with a correction",
-    "do not hold": "does not hold",
-    "are not decided at this scale": "not decided",
-    "are not run": "not run",
-}
-"""The label of a claim in each group."""
+THUMBNAIL = 400, 300
+"""A thumbnail's size in pixels: half that of the corner, about a panel, that it shows."""
+PIXELS = 1.5
+"""Pixels of a picture in one of the page's."""
+WORTH_PROCESSES = 4
+"""So many figures to draw take longer than the start of processes that draw them."""
+
+
+class Picture(NamedTuple):
+    """A PNG as a data URI, with the size at which its letters are those of small text."""
+
+    uri: str
+    width: int
+    height: int
 
 
 @dataclass(frozen=True)
@@ -80,11 +96,13 @@ class Section:
       problem: The reason why there is no dataset, or "".
       origin: One of `ORIGINS`, or `WITH_THE_CODE`.
       attrs: The dataset's attributes.
+      config: The configuration that it was computed from.
       overrides: Fields that differ from the current preset.
       caption: The caption with the configuration's values filled in.
       numbers: Label, value with its interval, and units of every scalar in the dataset and of
         every variable over only `end`.
-      images: PNGs as data URIs.
+      pictures: What is drawn.
+      thumbnail: The first of them, small, if the figure decides its question.
       judgments: The judgments of its claims.
     """
 
@@ -92,11 +110,18 @@ class Section:
     problem: str = ""
     origin: str = ""
     attrs: Mapping[str, Any] | None = None
+    config: Any = None
     overrides: Sequence[str] = ()
     caption: str = ""
     numbers: tuple[tuple[str, str, str], ...] = ()
-    images: tuple[str, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    thumbnail: Picture | None = None
     judgments: tuple[Judgment, ...] = ()
+
+    @property
+    def family(self) -> str:
+        """The folder of figures that this one belongs to."""
+        return folder_of(self.place.figure).parent.name
 
     @property
     def new_rules(self) -> bool:
@@ -118,6 +143,8 @@ def write_report(
 ) -> Path:
     """Write `<results>/report.html`, or `report-<preset>.html` for presets other than laptop.
 
+    Figures whose dataset or code has changed since they were drawn are drawn first.
+
     Args:
       results: The results folder.
       figures: All figures; for one without a dataset the committed one is shown, if there is one,
@@ -128,10 +155,9 @@ def write_report(
     Returns:
       The page's path; the page needs no other file.
     """
-    sections = [
-        _section(place(results, figure, preset), ORIGINS[reused.get(name)])
-        for name, figure in figures.items()
-    ]
+    places = [place(results, figure, preset) for figure in figures.values()]
+    _draw_in_processes(places)
+    sections = [_section(where, ORIGINS[reused.get(where.figure.name)]) for where in places]
     page = results / ("report.html" if preset == DEFAULT else f"report-{preset}.html")
     with atomic(page) as temporary:
         html = render(sections, preset)
@@ -141,11 +167,10 @@ def write_report(
 
 def render(sections: Collection[Section], preset: str) -> str:
     """Return the page as HTML, with every value escaped."""
-    judgments = [judgment for section in sections for judgment in section.judgments]
-    groups = _groups(judgments)
+    group_of = groups([judgment for section in sections for judgment in section.judgments])
     origins = collections.defaultdict(list)
     for section in sections:
-        origins[section.origin or NOT_RUN].append(section)
+        origins[section.origin or NOT_RUN].append(section.place.figure)
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("experiments.reproduce"),
         autoescape=True,
@@ -154,98 +179,49 @@ def render(sections: Collection[Section], preset: str) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {
+        "tally": lambda claims: counts(group_of[claim] for claim in claims),
+        "holding": holding,
+        "measured": measured,
+        "needed": needed,
         "number": number,
-        "interval": interval,
-        "acceptable": acceptable,
-        "words": words,
     }
     return environment.get_template("report.html").render(
-        sections=sections,
+        sections=sorted(sections, key=lambda section: section.family),
         preset=preset,
-        scales=SCALES,
+        meaning=SCALES[preset],
+        scale=scale(section.config for section in sections if section.config),
         origins=origins,
-        groups=groups,
-        corrected=next(group for title, _, group in groups if title == CORRECTED),
-        questions=_questions([section.place.figure for section in sections]),
-        verdicts=ONE,
+        css=GROUPS,
+        group_of=group_of,
+        questions=_questions(sections),
     )
 
 
-def _questions(figures: Collection[Figure]) -> dict[str, list[Figure]]:
-    """Return the figures that answer each question, `QUESTIONS` first."""
-    asked = dict.fromkeys([*QUESTIONS, *(figure.question for figure in figures)])
-    answering = {question: [f for f in figures if f.question == question] for question in asked}
-    return {question: found for question, found in answering.items() if question and found}
+class Question(NamedTuple):
+    """A question, its answer, and what is behind it."""
+
+    text: str
+    answer: str
+    thumbnail: Section | None
+    deciding: tuple[str, ...]
+    claims: tuple[str, ...]
 
 
-def _groups(judgments: Sequence[Judgment]) -> list[tuple[str, str, list[Judgment]]]:
-    """Return a title, a CSS class and the judgments of each group on the first screen."""
-    groups: dict[str, list[Judgment]] = {title: [] for title in GROUPS}
-    supported = {found.claim.id for found in judgments if found.verdict == SUPPORTED}
-    for judgment in judgments:
-        groups[_group(judgment, supported)].append(judgment)
-    return [(title, GROUPS[title].replace(" ", "-"), group) for title, group in groups.items()]
-
-
-def _group(judgment: Judgment, supported: Container[str]) -> str:
-    if judgment.remark == NOT_RUN:
-        return "are not run"
-    if judgment.verdict == NOT_SUPPORTED and judgment.claim.corrected_by in supported:
-        return CORRECTED
-    return {
-        SUPPORTED: "hold",
-        NOT_SUPPORTED: "do not hold",
-        INCONCLUSIVE: "are not decided at this scale",
-    }[judgment.verdict]
-
-
-def words(claim: str) -> str:
-    """Return a claim's id in readable form; exponents keep their sign.
-
-    >>> words("flow-tracks-adam-at-1e-4")
-    'flow tracks adam at 1e-4'
-    """
-    return re.sub(r"(?<!\de)-", " ", claim)
-
-
-def number(value: float) -> str:
-    """Return four significant digits, or a dash if there is no number.
-
-    >>> number(2 / 3), number(math.nan)
-    ('0.6667', '—')
-    """
-    return "—" if math.isnan(value) else f"{value:.4g}"
-
-
-def interval(estimate: Estimate) -> str:
-    """Return `[low, high]`, "exact" if nothing was sampled, or "no observations".
-
-    >>> interval(Estimate(2.0, 1.5, 2.5, 5)), interval(Estimate(1.0, 1.0, 1.0, 9))
-    ('[1.5, 2.5]', 'exact')
-    >>> interval(NOTHING)
-    'no observations'
-    """
-    if estimate.n == 0:
-        return "no observations"
-    if estimate.low == estimate.high == estimate.value:
-        return "exact"
-    return f"[{number(estimate.low)}, {number(estimate.high)}]"
-
-
-def acceptable(accept: tuple[float, float]) -> str:
-    """Return a claim's rule in words.
-
-    >>> acceptable((1.0, 1.0)), acceptable((-math.inf, 3.5)), acceptable((0.9, 1.1))
-    ('1', 'at most 3.5', '0.9 to 1.1')
-    """
-    low, high = accept
-    if low == high:
-        return number(low)
-    if low == -math.inf:
-        return f"at most {number(high)}"
-    if high == math.inf:
-        return f"at least {number(low)}"
-    return f"{number(low)} to {number(high)}"
+def _questions(sections: Collection[Section]) -> list[Question]:
+    """Return the questions that figures answer, `QUESTIONS` first."""
+    asked = dict.fromkeys([*QUESTIONS, *(x.place.figure.question for x in sections)])
+    found = []
+    for text in filter(None, asked):
+        of = [section for section in sections if section.place.figure.question == text]
+        judged = {j.claim.id: j for section in of for j in section.judgments}
+        phrases = {k: v for section in of for k, v in section.place.figure.decided_by.items()}
+        said = answer([judged[claim] for claim in phrases if claim in judged], phrases)
+        drawn_first = [j.claim.figure for j in said.quoted] + [x.place.figure.name for x in of]
+        pictured = {x.place.figure.name: x for x in of if x.thumbnail}
+        shown = next((pictured[name] for name in drawn_first if name in pictured), None)
+        if of:
+            found.append(Question(text, said.sentence, shown, tuple(phrases), tuple(judged)))
+    return found
 
 
 def _section(where: Place, origin: str) -> Section:
@@ -271,45 +247,66 @@ def _section_now(where: Place, origin: str) -> Section:
     if where.shown == where.committed:
         origin = WITH_THE_CODE
     try:
+        key = picture_key(where)
         with read(where) as dataset:
             operator.itemgetter(*STATED)(dataset.attrs)  # or a KeyError
+            config = settings(dataset)
             section = Section(
                 where,
                 origin=origin,
                 attrs=dataset.attrs,
+                config=config,
                 overrides=difference(
                     json.loads(dataset.attrs["config"]), figure.presets[where.preset]
                 ),
-                caption=figure.caption.format_map(vars(settings(dataset))),
+                caption=figure.caption.format_map(vars(config)),
                 numbers=_numbers(dataset),
                 judgments=tuple(judge(claim, dataset, figure.minimum) for claim in figure.claims),
             )
-            if origin == WITH_THE_CODE or not _is_drawn(where):
-                _draw(where, dataset)
+            paths = drawn(where, key) or _draw(where, dataset, key)
     except (FileNotFoundError, DamagedFile) as error:
         missing = tuple(Judgment(claim, NOTHING, INCONCLUSIVE, NOT_RUN) for claim in figure.claims)
         return Section(where, problem=str(error), judgments=missing)
-    images = map(_data_uri, filter(Path.is_file, sorted(where.folder.glob("*.png"))))
-    return replace(section, images=tuple(images))
+    pngs = [path for path in paths if path.suffix == ".png" and path.is_file()]
+    return replace(
+        section,
+        pictures=tuple(_picture(path.read_bytes()) for path in pngs),
+        thumbnail=_thumbnail(pngs[0]) if figure.decided_by and pngs else None,
+    )
 
 
-def _draw(where: Place, dataset: xr.Dataset) -> None:
+def _draw(where: Place, dataset: xr.Dataset, key: str) -> list[Path]:
     try:
         with owned(where):
-            draw(where, dataset)
+            return draw(where, dataset, key)
     except Failed as error:
-        say(f"{error}; the report has the existing images")
+        say(f"{error}; the report has the existing pictures")
+        return sorted(where.folder.glob("*.png"))
 
 
-def _is_drawn(where: Place) -> bool:
-    """Whether there are images, none older than the dataset, which may be a copy from elsewhere.
+def _draw_in_processes(places: Collection[Place]) -> None:
+    """Draw what has changed on all cores; what fails here is said when the page draws it again."""
+    changed = []
+    for where in places:
+        package = where.figure.compute.__module__.rpartition(".")[0]
+        named = getattr(sys.modules.get(package), "FIGURE", None) is where.figure
+        if named and where.shown.is_file() and not drawn(where, picture_key(where)):
+            changed.append((package, where.folder, where.preset))
+    if changed:
+        say(f"figures to draw, because their dataset or code is new: {len(changed)}")
+    if len(changed) < WORTH_PROCESSES:
+        return
+    spawn = multiprocessing.get_context("spawn")  # JAX's threads do not survive a fork
+    quiet = signal.signal, (signal.SIGINT, signal.SIG_IGN)  # this process says that it was stopped
+    with concurrent.futures.ProcessPoolExecutor(os.cpu_count(), spawn, *quiet) as pool:
+        list(pool.map(_redraw, *zip(*changed, strict=True)))
 
-    A pipe, a folder or a broken link is not an image: reading a pipe would block.
-    """
-    images = list(where.folder.glob("*.png"))
-    if not images or not all(path.is_file() for path in images):
-        return False
-    return min(path.stat().st_mtime_ns for path in images) >= where.dataset.stat().st_mtime_ns
+
+def _redraw(package: str, folder: Path, preset: str) -> None:
+    """Draw a figure that another process names by its package."""
+    where = Place(folder, importlib.import_module(package).FIGURE, preset)
+    with contextlib.suppress(Failed, FileNotFoundError, DamagedFile):
+        redraw(where)
 
 
 def _numbers(dataset: xr.Dataset) -> tuple[tuple[str, str, str], ...]:
@@ -331,5 +328,16 @@ def _stated(values: np.ndarray) -> str:
     return f"{value} [{', '.join(ends)}]" if ends else value
 
 
-def _data_uri(path: Path) -> str:
-    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
+def _picture(png: bytes) -> Picture:
+    width, height = (int.from_bytes(png[at : at + 4]) for at in (16, 20))  # in every PNG's header
+    uri = f"data:image/png;base64,{base64.b64encode(png).decode()}"
+    return Picture(uri, round(width / PIXELS), round(height / PIXELS))
+
+
+def _thumbnail(path: Path) -> Picture:
+    small = io.BytesIO()
+    with Image.open(path) as picture:
+        corner = map(min, picture.size, (2 * THUMBNAIL[0], 2 * THUMBNAIL[1]))
+        shown = picture.convert("RGB").crop((0, 0, *corner))
+        write_palette(ImageOps.fit(shown, THUMBNAIL, centering=(0, 0)), small)
+    return _picture(small.getvalue())

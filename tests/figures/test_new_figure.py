@@ -23,7 +23,7 @@ FIGURE = Figure(
     title="A straight line",
     paper="not in the paper",
     question=FLOW_FOLLOWS_ADAM,
-    decided_by=("lines-rise",),
+    decided_by={{"lines-rise": "lines rise by {{}}"}},
     caption="CAPTION, {{num_points}} points.",
     presets={{"smoke": Config(), "laptop": Config(20), "paper": Config(200)}},
     compute=compute,
@@ -155,9 +155,9 @@ def test_one_more_folder_is_one_more_figure(checkout, printed):
     html = (checkout / page.split()[-1]).read_text()
     assert "CAPTION, 2 points." in html
     answer = html.partition("Does the continuous-time model follow Adam?</h2>")[2]
-    assert answer.partition("All claims")[0].count("A straight line rises.") == 1
-    assert ">lines rise</a>: supported" in html
-    assert html.count("<img") == 1
+    assert answer.partition("Decided by")[0].count("In part: lines rise by ") == 1
+    assert html.partition('id="claim-lines-rise"')[2].startswith(' data-verdict="holds"')
+    assert html.count("<img") == 2  # the thumbnail of its answer, and the figure
 
 
 def test_only_parts_that_compute_recompute(checkout, printed):

@@ -1,4 +1,3 @@
-"use strict";
 // The theory of kadam_jax.stability, worst_case and strategies, for the page's explorer.
 // b1 is the paper's γ, b2 its β; bounds are logarithms, finite where the bound is e^4500.
 
@@ -172,9 +171,9 @@ function explore() {
 
   // The address can name a point: #explore?b1=0.9&b2=0.999&n=1000&k=2&family=ademamix&b3=0.9999
   function follow() {
-    const [anchor, query] = location.hash.split("?");
-    if (anchor !== "#explore" || !query) return;
-    for (const [name, value] of new URLSearchParams(query)) {
+    const query = asked("explore");
+    if (!query) return;
+    for (const [name, value] of query) {
       if (["family", ...numbersAsked].includes(name)) form.elements[name].value = value;
     }
     update();

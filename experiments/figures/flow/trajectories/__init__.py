@@ -11,7 +11,11 @@ FIGURE = Figure(
     title="Trajectories of Adam and of its continuous-time model",
     paper="Fig. 1",
     question=FLOW_FOLLOWS_ADAM,
-    decided_by=("flow-tracks-adam-at-1e-4", "flow-tracks-adam-at-3e-4", "flow-tracks-adam-at-1e-3"),
+    decided_by={
+        f"flow-tracks-adam-at-{rate}": f"at η = {rate} its distance from Adam after 100 steps is "
+        "{} of the distance traveled"
+        for rate in ("1e-4", "3e-4", "1e-3")
+    },
     caption="nanoGPT ({model.num_layers} layers, width {model.width}, context {model.context}) is "
     "trained on the {corpus} corpus by Adam with (β, γ) = ({b2:g}, {b1:g}), batch size {batch}, "
     "{num_seeds} seeds and no dropout; the paper's flow starts from the same weights and sees the "

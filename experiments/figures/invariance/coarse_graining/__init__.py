@@ -13,7 +13,7 @@ FIGURE = Figure(
     title="One second moment for each query and key matrix",
     paper="Fig. 9",
     question=SCALE_INVARIANCE,
-    decided_by=("coarse-graining-harmless-for-the-loss",),
+    decided_by={"coarse-graining-harmless-for-the-loss": ""},
     caption="nanoGPT with qk-norm ({model.num_layers} layers, {model.num_heads} heads, width "
     "{model.width}) on the {corpus} corpus, η = {learning_rate:g}, (β, γ) = ({b2:g}, {b1:g}), "
     "batch size {batch}, dropout {model.dropout:g}, {num_seeds} seeds. Three runs start from the "

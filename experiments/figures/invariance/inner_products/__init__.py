@@ -13,7 +13,7 @@ FIGURE = Figure(
     title="Inner products of queries and keys with gradients of other steps",
     paper="Fig. 8",
     question=SCALE_INVARIANCE,
-    decided_by=("inner-products-vanish-toward-the-end",),
+    decided_by={"inner-products-vanish-toward-the-end": ""},
     caption="nanoGPT ({model.num_layers} layers, {model.num_heads} heads, width {model.width}) is "
     "trained on the {corpus} corpus by Adam with η = {learning_rate:g}, (β, γ) = ({b2:g}, {b1:g}), "
     "batch size {batch}, dropout {model.dropout:g}, N = {num_steps} steps and {num_seeds} seeds. "

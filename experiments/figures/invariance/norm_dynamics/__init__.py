@@ -12,10 +12,11 @@ FIGURE = Figure(
     title="‖W‖² of queries and keys: Theorem 2 and what it leaves out",
     paper="Fig. 5",
     question=SCALE_INVARIANCE,
-    decided_by=(
-        "theorem-2-predicts-the-norm",
-        "full-form-predicts-the-norm-with-decay",
-    ),
+    decided_by={
+        "theorem-2-predicts-the-norm": "‖W‖² by Theorem 2 is {} times the true one, without decay",
+        "full-form-predicts-the-norm-with-decay": "‖W‖² by the form that keeps ⟨W, u⟩ is {} times "
+        "the true one, with weight decay",
+    },
     caption="nanoGPT with qk-norm ({model.num_layers} layers, {model.num_heads} heads, width "
     "{model.width}) is trained on the {corpus} corpus by Adam with η = {learning_rate:g}, (β, γ) = "
     "({b2:g}, {b1:g}), batch size {batch} and {num_seeds} seeds; {num_slices} queries and keys of "

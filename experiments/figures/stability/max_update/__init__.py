@@ -12,12 +12,14 @@ FIGURE = Figure(
     title="The max-update along a normal curve, and what makes it grow",
     paper="Fig. 3",
     question=UPDATES_BOUNDED,
-    decided_by=(
-        "bounded-in-b-plus",
-        "grows-in-b-minus",
-        "growth-starts-at-the-boundary",
-        "late-slope-is-half-c",
-    ),
+    decided_by={
+        "bounded-in-b-plus": "where C > 0 the largest update is {} learning rates",
+        "grows-in-b-minus": "where C < 0 every run reaches an update of {} learning rates",
+        "growth-starts-at-the-boundary": "just below C = 0 updates grow at {} times the predicted "
+        "rate",
+        "late-slope-is-half-c": "of the difference between |C|/2 and the exact rate, updates show "
+        "{}",
+    },
     caption=NETWORK
     + " ({contrast_steps} in (c) and (d) of the second page) at a constant learning "
     "rate of {learning_rate:g}; most bytes never occur. The points are (β, γ) = (0.999, 0.9) and "

@@ -11,11 +11,21 @@ FIGURE = Figure(
     title="Test loss along normal curves of C",
     paper="Figs. 4 and 12",
     question=GENERALIZATION,
-    decided_by=tuple(
-        f"{name}-{b2}"
-        for name in ("larger-c-generalizes-faster", "largest-c-generalizes-fastest")
+    decided_by={
+        f"{name}-{b2}": f"along the normal curve through ({b2}, 0.9) {phrase}"
+        for name, phrase in (
+            (
+                "larger-c-generalizes-faster",
+                "C has a rank correlation of {} with the test loss early in training",
+            ),
+            (
+                "largest-c-generalizes-fastest",
+                "the largest C has a test loss of {} nats per token above that of the best other "
+                "point",
+            ),
+        )
         for b2 in claims.CURVES
-    ),
+    },
     caption=SETUP + " The {num_points} points are uniform in arc length on a normal curve: on the "
     "first page from (β, γ) = (0.999, 0.9) to γ = 1 (that end excluded), on the second page along "
     "the whole curve through (0.95, 0.9), both ends excluded." + PANELS + "C; (d) as (b) where C > "

@@ -1,0 +1,229 @@
+"""What the page says in words: the answer to each question, and what holds of each claim.
+
+Everything here is a function of judgments, so no sentence can differ from the verdicts.
+"""
+
+import collections
+import math
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from experiments.core.claims import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, Judgment
+from experiments.core.stats import Estimate
+
+NOT_RUN = "not run"
+CORRECTED = "holds with a correction"
+GROUPS = {
+    "holds": "supported",
+    CORRECTED: "corrected",
+    "does not hold": "not-supported",
+    "not decided": "inconclusive",
+    NOT_RUN: "inconclusive",
+}
+"""What the page calls a claim's verdict, in this order, and the CSS class that colors it.
+A claim that is not supported holds with a correction if the claim that corrects it is supported."""
+
+
+def groups(judgments: Collection[Judgment]) -> dict[str, str]:
+    """Return the group of each claim, by its id."""
+    supported = {found.claim.id for found in judgments if found.verdict == SUPPORTED}
+    return {judgment.claim.id: _group(judgment, supported) for judgment in judgments}
+
+
+def _group(judgment: Judgment, supported: Container[str]) -> str:
+    if judgment.remark == NOT_RUN:
+        return NOT_RUN
+    if judgment.verdict == NOT_SUPPORTED and judgment.claim.corrected_by in supported:
+        return CORRECTED
+    return {
+        SUPPORTED: "holds",
+        NOT_SUPPORTED: "does not hold",
+        INCONCLUSIVE: "not decided",
+    }[judgment.verdict]
+
+
+def counts(of: Iterable[str]) -> str:
+    """Return the number of claims in each group of which there are some.
+
+    >>> counts(["does not hold", "holds", "holds"])
+    '2 hold, 1 does not hold'
+    """
+    number = collections.Counter(of)
+    return ", ".join(
+        f"{number[group]} {_for(number[group], group)}" for group in GROUPS if number[group]
+    )
+
+
+def _for(number: int, group: str) -> str:
+    return group.replace("holds", "hold").replace("does", "do") if number > 1 else group
+
+
+class Answer(NamedTuple):
+    """An answer to a question.
+
+    Attributes:
+      sentence: One sentence, with the numbers and intervals of the claims that it quotes.
+      quoted: These claims' judgments.
+    """
+
+    sentence: str
+    quoted: tuple[Judgment, ...]
+
+
+def answer(judgments: Sequence[Judgment], phrases: Mapping[str, str]) -> Answer:
+    """Answer a question by the claims that decide it.
+
+    "Yes" if all of them are supported; "In part" if some are; "No" if none is and more than half
+    are not supported; else the question is not decided. The sentence quotes the first claim of the
+    kind that gave this answer, and after "In part" also the first one that is not supported or not
+    decided.
+
+    Args:
+      judgments: Those of the deciding claims, in the order in which they may be quoted.
+      phrases: By claim, the words around its number, `{}`; "" for a claim that is not quoted.
+    """
+    by_verdict = {
+        kind: [judgment for judgment in judgments if judgment.verdict == kind]
+        for kind in (SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE)
+    }
+    yes, no, undecided = by_verdict.values()
+    if not judgments:
+        return Answer("", ())
+    if all(judgment.remark == NOT_RUN for judgment in judgments):
+        return Answer("Not run.", ())
+    if len(yes) == len(judgments):
+        lead, kinds = "Yes", [yes]
+    elif yes:
+        lead, kinds = "In part", [yes, [*no, *undecided]]
+    elif 2 * len(no) > len(judgments):
+        lead, kinds = "No", [no]
+    else:
+        lead, kinds = "Not decided at this scale", [undecided]
+    said = [[found for found in kind if phrases[found.claim.id]] for kind in kinds]
+    quoted = tuple(found[0] for found in said if found)
+    clauses = " but ".join(_clause(judgment, phrases[judgment.claim.id]) for judgment in quoted)
+    return Answer(f"{lead}: {clauses}." if clauses else f"{lead}.", quoted)
+
+
+def _clause(judgment: Judgment, phrase: str) -> str:
+    """Return a claim's phrase with its number, and what the claim needs."""
+    estimate, accept = measured(judgment.estimate, 3), needed(judgment.claim.accept)
+    return f"{phrase.format(estimate)} (needed: {accept})"
+
+
+def holding(judgment: Judgment) -> str:
+    """Return what holds in place of a claim's statement, in a sentence."""
+    if judgment.remark:
+        return f"{judgment.remark[0].upper()}{judgment.remark[1:]}."
+    if judgment.verdict == SUPPORTED:
+        return "As stated."
+    if judgment.verdict == NOT_SUPPORTED:
+        return judgment.correction or "Not as stated."
+    if judgment.estimate.n == 0:
+        return "There is nothing to decide it by."
+    return "Open: only a part of the interval is what it needs."
+
+
+def measured(estimate: Estimate, digits: int = 4) -> str:
+    """Return a value with its interval, to so many significant digits.
+
+    >>> measured(Estimate(2.0, 1.5, 2.5, 5)), measured(Estimate(1.0, 1.0, 1.0, 9))
+    ('2 [1.5, 2.5]', '1 (exact)')
+    """
+    return f"{number(estimate.value, digits)} {interval(estimate, digits)}"
+
+
+def number(value: float, digits: int = 4) -> str:
+    """Return so many significant digits, or a dash if there is no number.
+
+    >>> number(2 / 3), number(math.nan)
+    ('0.6667', '—')
+    """
+    return "—" if math.isnan(value) else f"{value:.{digits}g}"
+
+
+def interval(estimate: Estimate, digits: int = 4) -> str:
+    """Return `[low, high]`, "(exact)" if nothing was sampled, or "(no observations)".
+
+    >>> interval(Estimate(2.0, 1.5, 2.5, 5)), interval(Estimate(math.nan, math.nan, math.nan, 0))
+    ('[1.5, 2.5]', '(no observations)')
+    """
+    if estimate.n == 0:
+        return "(no observations)"
+    if estimate.low == estimate.high == estimate.value:
+        return "(exact)"
+    return f"[{number(estimate.low, digits)}, {number(estimate.high, digits)}]"
+
+
+def needed(accept: tuple[float, float]) -> str:
+    """Return a claim's rule in words.
+
+    >>> needed((1.0, 1.0)), needed((-math.inf, 3.5)), needed((0.9, 1.1))
+    ('1', 'at most 3.5', '0.9 to 1.1')
+    """
+    low, high = accept
+    if low == high:
+        return number(low)
+    if low == -math.inf:
+        return f"at most {number(high)}"
+    if high == math.inf:
+        return f"at least {number(low)}"
+    return f"{number(low)} to {number(high)}"
+
+
+NETWORKS = {
+    "num_layers": "transformer",
+    "embedding_size": "feed-forward network",
+    "num_classes": "CNN",
+    "": "no network",
+}
+"""What a configuration trains, by a field of its `model`."""
+
+
+def scale(configurations: Iterable[SimpleNamespace]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Return, for each kind of network, ranges of what decides the scale of its figures.
+
+    >>> model = SimpleNamespace(num_layers=2, width=64, context=32)
+    >>> config = SimpleNamespace(model=model, batch=8, num_steps=100, num_seeds=5)
+    >>> scale([config, config])[0][1][-2:]
+    [('steps', '100'), ('tokens in a run', '25,600')]
+    """
+    kinds = collections.defaultdict(list)
+    for config in configurations:
+        model = vars(getattr(config, "model", SimpleNamespace()))
+        kinds[next(kind for field, kind in NETWORKS.items() if field in ("", *model))].append(
+            config
+        )
+    return [(kind, _ranges(kinds[kind])) for kind in NETWORKS.values() if kinds[kind]]
+
+
+def _ranges(configs: Sequence[SimpleNamespace]) -> list[tuple[str, str]]:
+    found = collections.defaultdict(list)
+    for config in configs:
+        model, steps = getattr(config, "model", None), getattr(config, "num_steps", None)
+        examples = steps and config.batch * steps
+        context = getattr(model, "context", None)
+        width = getattr(model, "width", None)
+        rows = {
+            "layers": getattr(model, "num_layers", None),
+            "width": width if isinstance(width, int) else None,
+            "share of the paper's width": width if isinstance(width, float) else None,
+            "context": context,
+            "seeds": getattr(config, "num_seeds", None),
+            "steps": steps,
+            "tokens in a run": context and examples and examples * context,
+            "images in a run": None if context else examples,
+        }
+        for name, value in rows.items():
+            found[name] += [] if value is None else [value]
+    ranges = [("figures", f"{len(configs)}")]
+    return ranges + [(name, _range(values)) for name, values in found.items() if values]
+
+
+def _range(values: Sequence[Any]) -> str:
+    ends = [
+        f"{end:,.4g}" if isinstance(end, float) else f"{end:,}"
+        for end in (min(values), max(values))
+    ]
+    return " to ".join(dict.fromkeys(ends))

@@ -1,8 +1,12 @@
 """core/plot.py: the parts of plots that figures share."""
 
+import io
+
 import numpy as np
 import pytest
 import xarray as xr
+from matplotlib import colormaps
+from PIL import Image
 
 from experiments.core import plot
 from experiments.core.stats import mean
@@ -45,3 +49,15 @@ def test_small_multiples_leave_the_last_places_empty():
     figure, panels = plot.small_multiples(5, 4, 6, 2)
     assert [axes.axison for axes in figure.axes] == [True] * 5 + [False] * 3
     assert panels == figure.axes[:5]
+
+
+def test_a_palette_keeps_flat_colors_and_follows_color_bars():
+    pixels = np.full((300, 300, 3), 255, np.uint8)
+    pixels[:100, :200] = 31, 119, 180
+    pixels[200:, :256] = np.round(colormaps["viridis"](np.arange(256))[:, :3] * 255)
+    pixels[150, :] = np.random.default_rng(0).integers(0, 256, (300, 3))
+    file = io.BytesIO()
+    plot.write_palette(Image.fromarray(pixels), file)
+    off = np.abs(np.asarray(Image.open(file).convert("RGB")).astype(int) - pixels).max(-1)
+    assert off[:150].max() == 0
+    assert off[200:].max() < 12

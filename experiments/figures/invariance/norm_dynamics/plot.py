@@ -1,6 +1,7 @@
 """Plots of ‖W‖² of queries and keys (Fig. 5 and its checks)."""
 
 import json
+import re
 
 import numpy as np
 import xarray as xr
@@ -67,6 +68,10 @@ def _errors(panel: axes.Axes, data: xr.Dataset) -> str:
     for line, decay in zip(DECAYS, data.decay.values, strict=True):
         panel.plot([], [], color="0.3", linestyle=line, label=decay)
     panel.set(yscale="log", xlabel="step n", ylabel="relative error of ‖W‖²")
+    if rounded := re.search(r"(\d+) bits", data.attrs.get("rounded", "")):
+        precision = 2.0 ** -int(rounded[1])
+        panel.set_ylim(precision / 8, None)
+        panel.axhspan(0, precision, color="0.9", zorder=0, label="below the stored precision")
     plotting.legend_above(panel, 0.35, loc="upper left", ncols=2)
     return "relative error, mean and range over seeds"
 

@@ -62,7 +62,7 @@ def _widths(panel: axes.Axes, data: xr.Dataset) -> str:
             panel.plot(at.width.max(), row + 0.3, ">", color="black", markersize=4)
     _rows(panel, arms)
     panel.set(xlabel="width of the basin (decades)", ylabel="optimizer")
-    return "how wide the range of almost optimal learning rates is"
+    return "width of the range of almost optimal rates"
 
 
 def _ratios(panel: axes.Axes, data: xr.Dataset) -> str:

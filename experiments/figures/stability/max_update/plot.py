@@ -78,7 +78,7 @@ def _slopes(panel, data, mappable):
     panel.axvline(0, color="0.8", linewidth=0.8, zorder=0)
     top = near.rate.max().item()
     panel.set(xlabel="C(β, γ)", ylabel="slope of ln‖uₙ‖∞ (1/step)", ylim=(-0.4 * top, 1.15 * top))
-    panel.legend(loc="upper right")
+    plotting.legend_above(panel, 0.4, loc="upper right")
     return "slope, median and range over seeds"
 
 
@@ -135,7 +135,7 @@ def _ratios(panel, data, mappable):
     panel.axhline(1, color="0.6", linewidth=0.8, zorder=0)
     panel.set(xlabel="C(β, γ)", ylabel="slope over predicted rate", ylim=(0, 1.15))
     panel.locator_params(axis="x", nbins=6)
-    panel.legend(loc="lower left", fontsize=7)
+    plotting.legend_above(panel, 0.35, loc="upper left", fontsize=7)
     return "slope over each prediction"
 
 

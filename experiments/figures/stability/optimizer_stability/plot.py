@@ -8,10 +8,12 @@ from matplotlib import axes, figure
 
 from experiments.core import plot as plotting
 
-ENDS = 0.03, 1e6
+ENDS = 0.003, 1e6
 """Updates that are drawn by number of gradients."""
 SEARCHED = 0.2, 100
 """Updates that are drawn in place; values beyond are written at the ends."""
+BLANK = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
+"""The box that hides a line of the grid under a number."""
 
 
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
@@ -56,7 +58,7 @@ def _suprema(panel: axes.Axes, data: xr.Dataset) -> str:
         panel.plot(data.length, attained, "o", color=color, markersize=3.5)
     panel.set(xscale="log", yscale="log", ylim=ENDS)
     panel.set(xlabel="number N of gradients", ylabel="largest |u| (learning rates)")
-    panel.legend(loc="upper left", fontsize=7)
+    panel.legend(loc="lower right", fontsize=7, ncols=2)
     return "exact suprema (lines), attained (dots)"
 
 
@@ -77,7 +79,8 @@ def _growth(panel: axes.Axes, data: xr.Dataset) -> str:
         )  # fmt: skip
     panel.axvline(0, color="0.3", linewidth=0.8)
     plotting.label_rows(panel, data.optimizer.values, fontsize=8)
-    panel.set(xlabel="slope of ln|u| (1/step)")
+    largest = max(finite.max().item(), 0)  # leaves room for the number of a bar to its left
+    panel.set(xlabel="slope of ln|u| (1/step)", xlim=(1.05 * left, largest - 0.25 * left))
     return "growth once gradients stop"
 
 
@@ -91,7 +94,8 @@ def _lower_bounds(panel: axes.Axes, data: xr.Dataset) -> str:
         x, side, text = (
             (low, "left", f"← {value:.2g}") if value < low else (high, "right", f"{value:.2g} →")
         )
-        panel.text(x, row, text, ha=side, va="center", fontsize=7, color="tab:purple")
+        style = {"fontsize": 7, "color": "tab:purple", "bbox": BLANK, "zorder": 2}
+        panel.text(x, row, text, ha=side, va="center", **style)
     panel.axvline(1, color="0.6", linewidth=0.8, zorder=0)
     plotting.label_rows(panel, data.optimizer.values, fontsize=8)
     panel.set(xscale="log", xlim=SEARCHED, xlabel="largest |u| found (learning rates)")

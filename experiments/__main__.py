@@ -264,7 +264,6 @@ def _report(arguments: argparse.Namespace) -> None:
         raise FileNotFoundError(
             f"{arguments.results} has no dataset of preset {preset}{_other_presets(arguments)}"
         )
-    say("drawing figures without pictures, and those committed with the code")
     print(write_report(arguments.results, every, preset))
 
 

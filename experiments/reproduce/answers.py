@@ -102,7 +102,7 @@ def answer(judgments: Sequence[Judgment], phrases: Mapping[str, str]) -> Answer:
         lead, kinds = "Not decided at this scale", [undecided]
     said = [[found for found in kind if phrases[found.claim.id]] for kind in kinds]
     quoted = tuple(found[0] for found in said if found)
-    clauses = " but ".join(_clause(judgment, phrases[judgment.claim.id]) for judgment in quoted)
+    clauses = ", but ".join(_clause(judgment, phrases[judgment.claim.id]) for judgment in quoted)
     return Answer(f"{lead}: {clauses}." if clauses else f"{lead}.", quoted)
 
 

@@ -12,8 +12,8 @@ FIGURE = Figure(
     paper="Fig. 1",
     question=FLOW_FOLLOWS_ADAM,
     decided_by={
-        f"flow-tracks-adam-at-{rate}": f"at η = {rate} its distance from Adam after 100 steps is "
-        "{} of the distance traveled"
+        f"flow-tracks-adam-at-{rate}": f"at η = {float(rate):g} its distance from Adam after 100 "
+        "steps is {} of the distance traveled"
         for rate in ("1e-4", "3e-4", "1e-3")
     },
     caption="nanoGPT ({model.num_layers} layers, width {model.width}, context {model.context}) is "

@@ -51,11 +51,11 @@ def counts(of: Iterable[str]) -> str:
     """
     number = collections.Counter(of)
     return ", ".join(
-        f"{number[group]} {_for(number[group], group)}" for group in GROUPS if number[group]
+        f"{number[group]} {_plural(number[group], group)}" for group in GROUPS if number[group]
     )
 
 
-def _for(number: int, group: str) -> str:
+def _plural(number: int, group: str) -> str:
     return group.replace("holds", "hold").replace("does", "do") if number > 1 else group
 
 
@@ -114,8 +114,10 @@ def _clause(judgment: Judgment, phrase: str) -> str:
 
 def holding(judgment: Judgment) -> str:
     """Return what holds in place of a claim's statement, in a sentence."""
+    if judgment.remark == NOT_RUN:
+        return "Not run."
     if judgment.remark:
-        return f"{judgment.remark[0].upper()}{judgment.remark[1:]}."
+        return f"Not decided {judgment.remark}."
     if judgment.verdict == SUPPORTED:
         return "As stated."
     if judgment.verdict == NOT_SUPPORTED:

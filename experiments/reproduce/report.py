@@ -102,7 +102,7 @@ class Section:
       numbers: Label, value with its interval, and units of every scalar in the dataset and of
         every variable over only `end`.
       pictures: What is drawn.
-      thumbnail: The first of them, small, if the figure decides its question.
+      thumbnail: The first of them, small, if an answer may quote one of its claims.
       judgments: The judgments of its claims.
     """
 
@@ -271,7 +271,7 @@ def _section_now(where: Place, origin: str) -> Section:
     return replace(
         section,
         pictures=tuple(_picture(path.read_bytes()) for path in pngs),
-        thumbnail=_thumbnail(pngs[0]) if figure.decided_by and pngs else None,
+        thumbnail=_thumbnail(pngs[0]) if any(figure.decided_by.values()) and pngs else None,
     )
 
 

@@ -319,7 +319,7 @@ def test_a_screen_is_80_columns_wide_and_34_lines_high(diagnose):
         assert len(lines) <= 34
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/is_my_optimizer_stable.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/guides/is_my_optimizer_stable.md"])
 def test_commands_on_pages_have_answers(diagnose, page):
     lines = re.findall(r"^python -m kadam_jax diagnose (.*)", (ROOT / page).read_text(), re.M)
     assert lines

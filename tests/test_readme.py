@@ -12,7 +12,7 @@ def test_the_examples_run_in_order_and_print_what_they_say(capsys):
     text = PAGE.read_text()
     namespace = {}
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
-        exec(compile(block, str(), "exec"), namespace)
+        exec(compile(block, str(PAGE), "exec"), namespace)
     promised = " ".join(re.findall(r"print\(.*#.* -> (.*)", text)).split()
     printed = capsys.readouterr().out.split()
     assert promised

@@ -9,7 +9,7 @@ export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
 MAIN := stability_plane,max_update,discrete_boundary,normal_curves,kadam_stability,strategies_text
 
-.PHONY: reproduce reproduce-all commit-results reissue-results test test-oldest test-newest coverage smoke lint clean
+.PHONY: reproduce reproduce-all commit-results reissue-results test test-oldest test-newest coverage smoke lint docs clean
 
 reproduce: .venv/experiments.stamp
 	$(BIN)/python -m experiments reproduce --only $(MAIN)
@@ -70,6 +70,10 @@ smoke: .venv/experiments.stamp
 
 lint: .venv/dev.stamp
 	$(BIN)/pre-commit run --all-files
+
+# The site, into build/docs; notebooks run, a warning is an error, and nothing is downloaded.
+docs: .venv/docs.stamp
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --jobs auto --doctree-dir build/doctrees docs build/docs
 
 .venv/%.stamp: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

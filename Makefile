@@ -73,7 +73,8 @@ lint: .venv/dev.stamp
 
 # The site, into build/docs; notebooks run, a warning is an error, and nothing is downloaded.
 docs: .venv/docs.stamp
-	$(BIN)/sphinx-build --fail-on-warning --keep-going --jobs auto --doctree-dir build/doctrees docs build/docs
+	$(BIN)/sphinx-build --fresh-env --fail-on-warning --keep-going --jobs auto \
+		--doctree-dir build/doctrees docs build/docs
 
 .venv/%.stamp: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -1,21 +1,26 @@
 """Configuration of the site; `make docs` builds it, into build/docs, without a network."""
 
+import hashlib
 import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent / "_ext"))
-# Kernels of notebooks inherit these: figures have one size, and programs run on the CPU.
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ["PYTHONPATH"] = os.pathsep.join(
-    filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")])
-)
-
 import kadam_jax
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(Path(__file__).parent / "_ext"))
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # for notebooks: what they print depends on it
+
+# A notebook runs again if its cells change or any code of the repository does.
+code = (
+    path
+    for folder in ("kadam_jax", "models", "experiments")
+    for path in (ROOT / folder).rglob("*.py")
+)
+code_digest = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(code))).hexdigest()[:16]
 
 project = "kadam_jax"
 author = "The kadam_jax authors"
-copyright = author
 version = release = kadam_jax.__version__
 
 extensions = [
@@ -28,6 +33,7 @@ extensions = [
     "myst_nb",
     "offline_math",
     "symbols",
+    "gallery",
     "root_pages",
 ]
 exclude_patterns = ["README.md", "_build", "**/.ipynb_checkpoints"]
@@ -49,6 +55,7 @@ napoleon_use_param = False
 myst_enable_extensions = ["amsmath", "dollarmath", "colon_fence", "deflist", "attrs_inline"]
 myst_heading_anchors = 3
 nb_execution_mode = "cache"
+nb_execution_cache_path = str(ROOT / "build" / "notebooks" / code_digest)
 nb_execution_timeout = 120
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
@@ -64,8 +71,11 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
+html_show_copyright = False
+html_context = {"default_mode": "auto"}
 html_theme_options = {
     "show_toc_level": 2,
+    "navbar_persistent": [],
     "use_download_button": False,
     "use_fullscreen_button": False,
     "home_page_in_toc": True,

@@ -6,8 +6,7 @@ import io
 import re
 import textwrap
 import tokenize
-
-from sphinx.util.nodes import make_refnode
+from pathlib import Path
 
 import kadam_jax
 import kadam_jax.flow
@@ -34,6 +33,8 @@ def resolve_short_name(app, env, node, contnode):
     Other names in docstrings are code, not references; in the site's own pages a reference that
     leads nowhere is an error.
     """
+    from sphinx.util.nodes import make_refnode  # the rest of this module needs no Sphinx
+
     if node.get("refdomain") != "py":
         return None
     first, _, last = node["reftarget"].rpartition(".")
@@ -80,8 +81,29 @@ def as_rst(text: str) -> str:
     return "".join(parts)
 
 
+def table(name: str, mapping) -> list[str]:
+    """Describe a public table by its keys and its source, which a mapping has no docstring for.
+
+    >>> table("METHODS", kadam_jax.flow.METHODS)[0]
+    'Table with the keys ``euler`` and ``exponential``.'
+    """
+    *most, last = [f"``{key}``" for key in mapping]
+    source = next(
+        ast.get_source_segment(text, node)
+        for file in sorted(Path(kadam_jax.__file__).parent.rglob("*.py"))
+        for text in [file.read_text()]
+        for node in ast.parse(text).body
+        if isinstance(node, ast.AnnAssign) and node.target.id == name
+    )
+    code = textwrap.indent(source, "   ").split("\n")
+    return [f"Table with the keys {', '.join(most)} and {last}.", "", "::", "", *code, ""]
+
+
 def rewrite_docstring(app, what, name, obj, options, lines):
-    """Rewrite a docstring's markup, and add a named tuple's fields."""
+    """Rewrite a docstring's markup; add a named tuple's fields and a table's keys."""
+    if what == "data":
+        lines[:] = table(name.rpartition(".")[2], obj)
+        return
     lines[:] = as_rst("\n".join(lines)).split("\n")
     if what == "class" and issubclass(obj, tuple) and "Attributes:" not in lines:
         lines += ["", "Attributes:"]

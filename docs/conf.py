@@ -49,6 +49,7 @@ autodoc_typehints = "none"
 autodoc_preserve_defaults = True
 add_module_names = False
 napoleon_numpy_docstring = False
+napoleon_use_ivar = True
 napoleon_use_rtype = False
 napoleon_use_param = False
 

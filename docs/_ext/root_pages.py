@@ -11,18 +11,21 @@ TEXTS = {"paper": "PAPER.md", "changelog": "CHANGELOG.md", "contributing": "CONT
 def link_within_site(text: str) -> str:
     """Make links of a file in the root those of a page in docs.
 
-    Symbols lead to their pages, figures to the gallery, and pages of docs to themselves. Other
-    files are not part of the site: the link's text names them.
+    Symbols lead to their pages, figures and claims to the gallery, and pages of docs to themselves.
+    Other files are not part of the site: the link's text names them.
 
     >>> link_within_site("[`kadam_jax.kadam`](kadam_jax/optimizer.py)")
-    '{py:obj}`kadam_jax.kadam`'
+    '{py:obj}`~kadam_jax.kadam`'
     >>> link_within_site("[`trajectories`](experiments/figures/flow/trajectories)")
     '[`trajectories`](gallery/trajectories.md)'
+    >>> link_within_site("0.998 (`a-claim-of-it`)")
+    '0.998 ([`a-claim-of-it`](#a-claim-of-it))'
     >>> link_within_site("[a guide](docs/guides/index.md#start), [rules](pyproject.toml)")
     '[a guide](guides/index.md#start), rules'
     """
-    text = re.sub(r"\[`(kadam_jax[\w.]*)`\]\(kadam_jax/[^)]*\)", r"{py:obj}`\1`", text)
+    text = re.sub(r"\[`(kadam_jax[\w.]*)`\]\(kadam_jax/[^)]*\)", r"{py:obj}`~\1`", text)
     text = re.sub(r"\]\(experiments/figures/\w+/(\w+)/?\)", r"](gallery/\1.md)", text)
+    text = re.sub(r"\(`([a-z\d]+(?:-[a-z\d]+)+)`\)", r"([`\1`](#\1))", text)
     text = re.sub(r"\]\(docs/([^)]+)\)", r"](\1)", text)
     for page, file in TEXTS.items():
         text = text.replace(f"]({file}", f"]({page}.md")
@@ -31,10 +34,11 @@ def link_within_site(text: str) -> str:
 
 
 def read_from_root(app, docname, source):
-    """Give a page the text of its file."""
+    """Give a page the text of its file, after the page's own front matter."""
     if docname in TEXTS and (ROOT / TEXTS[docname]).exists():
         app.env.note_dependency(str(ROOT / TEXTS[docname]))
-        source[0] = link_within_site((ROOT / TEXTS[docname]).read_text())
+        front = re.match(r"(---\n.*?\n---\n)?", source[0], re.S)[0]
+        source[0] = front + link_within_site((ROOT / TEXTS[docname]).read_text())
 
 
 def setup(app):

@@ -9,7 +9,12 @@ import kadam_jax
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))
-os.environ.setdefault("JAX_PLATFORMS", "cpu")  # for notebooks: what they print depends on it
+# For notebooks: what they print depends on the platform, and must not on a user's own settings.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+profile = ROOT / "build" / "ipython" / "profile_default"
+profile.mkdir(parents=True, exist_ok=True)
+(profile / "ipython_kernel_config.json").write_text('{"IPKernelApp": {"log_level": 40}}')
+os.environ["IPYTHONDIR"] = str(profile.parent)
 
 # A notebook runs again if its cells change or any code of the repository does.
 code = (
@@ -36,7 +41,7 @@ extensions = [
     "gallery",
     "root_pages",
 ]
-exclude_patterns = ["README.md", "_build", "**/.ipynb_checkpoints"]
+exclude_patterns = ["**/.ipynb_checkpoints"]
 templates_path = ["_templates"]
 nitpicky = True
 # What single backticks name is code, and a link if it is a public symbol.

@@ -82,4 +82,4 @@ docs: .venv/docs.stamp
 	touch $@
 
 clean:
-	rm -rf .venv results build dist
+	rm -rf .venv results build dist docs/gallery docs/api/generated

@@ -44,6 +44,8 @@ extensions = [
 exclude_patterns = ["**/.ipynb_checkpoints"]
 templates_path = ["_templates"]
 nitpicky = True
+# Equations of the theory are numbered by page, so that a number names one.
+numfig = True
 # What single backticks name is code, and a link if it is a public symbol.
 default_role = "py:obj"
 suppress_warnings = ["config.cache"]

@@ -1,4 +1,7 @@
-"""Tests that README.md is short, that its code runs as shown, and that its numbers are right."""
+"""Tests that README.md is short, that its code runs as shown, and that numbers are right.
+
+So are those of the paper's corrections, in docs/theory/index.md.
+"""
 
 import re
 from pathlib import Path
@@ -11,10 +14,14 @@ from experiments.reproduce.pipeline import COMMITTED
 
 PAGE = Path(__file__).parents[1] / "README.md"
 TEXT = PAGE.read_text()
+CORRECTIONS = (PAGE.parent / "docs" / "theory" / "index.md").read_text()
 FIGURES = discover()
 CLAIMS = {claim.id: claim for figure in FIGURES.values() for claim in figure.claims}
 # A number, perhaps with its interval, and the claim that judges it.
-STATED = re.findall(r"(-?\d[\d.e-]*)(?: \[(\S+), (\S+)\])?\s+\(`([a-z\d]+(?:-[a-z\d]+)+)`\)", TEXT)
+STATED = [
+    re.findall(r"(-?\d[\d.e-]*)(?: \[(\S+), (\S+)\])?\s+\(`([a-z\d]+(?:-[a-z\d]+)+)`\)", text)
+    for text in (TEXT, CORRECTIONS)
+]
 
 
 def test_the_examples_run_in_order_and_print_what_they_say(capsys):
@@ -31,7 +38,7 @@ def numbers(words):
     return [float({"True": 1, "False": 0}.get(word, word)) for word in words]
 
 
-@pytest.mark.parametrize("stated", STATED, ids=lambda stated: stated[-1])
+@pytest.mark.parametrize("stated", [*STATED[0], *STATED[1]], ids=lambda stated: stated[-1])
 def test_stated_numbers_are_those_of_committed_datasets(stated):
     value, low, high, name = stated
     claim = CLAIMS[name]
@@ -45,7 +52,7 @@ def test_stated_numbers_are_those_of_committed_datasets(stated):
 def test_counts_are_those_of_the_catalog():
     assert f"{len(FIGURES)} figures" in TEXT
     assert re.search(rf"\b{len(CLAIMS)}\sclaims", TEXT)
-    assert len(STATED) >= 6
+    assert min(map(len, STATED)) >= 5
 
 
 def test_it_is_short():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -20,20 +21,27 @@ DEVICES = jax.devices()[:1]
 BEFORE = "b" * 40
 
 
+@pytest.fixture(scope="module")
+def before(tmp_path_factory):
+    """A folder in which the previous code has computed and committed its smoke dataset."""
+    folder = tmp_path_factory.mktemp("previous")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline, "COMMITTED", folder / "committed")
+        patch.setattr(pipeline, "code_digest", lambda folder: "before")
+        where = place(folder / "before", PLANE, "smoke")
+        dataset, _ = run_figure(where, PLANE.presets["smoke"], DEVICES)
+        write_dataset(where.dataset, dataset.assign_attrs(git_commit=BEFORE, rules="of before"))
+        commit(where)
+    return folder
+
+
 @pytest.fixture
-def committed(tmp_path, monkeypatch):
+def committed(before, tmp_path, monkeypatch):
     """The committed smoke dataset of the previous code, which is also in its results folder."""
+    shutil.copytree(before, tmp_path, dirs_exist_ok=True)
     monkeypatch.setattr(pipeline, "COMMITTED", tmp_path / "committed")
     monkeypatch.setattr(reissue, "git_commit", lambda: "a" * 40)
-    monkeypatch.setattr(pipeline, "code_digest", lambda folder: "before")
-    where = place(tmp_path / "before", PLANE, "smoke")
-    dataset, _ = run_figure(where, PLANE.presets["smoke"], DEVICES)
-    write_dataset(where.dataset, dataset.assign_attrs(git_commit=BEFORE, rules="of before"))
-    commit(where)
-    monkeypatch.undo()
-    monkeypatch.setattr(pipeline, "COMMITTED", tmp_path / "committed")
-    monkeypatch.setattr(reissue, "git_commit", lambda: "a" * 40)
-    return where
+    return place(tmp_path / "before", PLANE, "smoke")
 
 
 def reissued(where, figure=PLANE):

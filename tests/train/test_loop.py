@@ -209,8 +209,9 @@ def test_five_steps_a_kill_and_five_more_equal_ten(uninterrupted, tmp_path, at_b
     assert ours[2] == theirs[2]
 
 
-@pytest.mark.parametrize("error", [Kill, OSError("gone"), MemoryError()], ids=repr)
-@pytest.mark.parametrize(("call", "saved"), [(1, 5), (2, 10), (3, 10)])
+@pytest.mark.parametrize(
+    ("call", "saved", "error"), [(1, 5, Kill), (2, 10, OSError("gone")), (3, 10, MemoryError())]
+)
 def test_a_failed_evaluation_loses_no_step(
     call, saved, error, uninterrupted, tmp_path, monkeypatch
 ):

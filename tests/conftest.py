@@ -36,7 +36,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's backgro
     signal.signal(signal.SIGINT, signal.default_int_handler)
 jax.devices()  # starts JAX; otherwise the first command-line test would decide for the others
 
+gc.set_threshold(100_000)  # by default a tenth of the time goes into the search for garbage
+
 GOLDEN = Path(__file__).parent / "golden"
+
+
+def pytest_collection_finish():
+    """Leave modules and tests out of that search."""
+    gc.freeze()
 
 
 MAX_RESIDENT = 1.5 * 2**30

@@ -4,8 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-UNFUSED = {"xla_disable_hlo_passes": "fusion"}
-"""Fusion writes factors that derivatives share out many times over, and compiles for minutes."""
+UNFUSED = {"xla_disable_hlo_passes": "fusion", "xla_cpu_use_fusion_emitters": True}
+"""Fusion writes factors that derivatives share out many times over, and compiles for minutes.
+
+Without it, what XLA compiles without the emitters that tests/conftest.py turns off is wrong.
+"""
 
 
 def check_derivatives(f, points, *, step=1e-4, rtol=1e-5, low=2e-3, twice=(64, 32)):

@@ -42,7 +42,16 @@ LARGEST = float(np.finfo(np.float32).max)
 ROUNDED_TO_ONE = 1 - 2**-25
 """The lowest number that is 1 in float32."""
 COUNTS = (
-    *("num_steps", "batch_size", "k", "log_every", "eval_every", "eval_batches", "steps_per_call"),
+    *(
+        "num_steps",
+        "batch_size",
+        "microbatches",
+        "k",
+        "log_every",
+        "eval_every",
+        "eval_batches",
+        "steps_per_call",
+    ),
     *("save_every", "keep", "members_at_once", "prefetch"),
 )
 FROM_ZERO = ("workers", "warmup_steps", "seed", "data_seed")
@@ -62,6 +71,8 @@ class TrainConfig:
       data_seed: Seed of the order of the training examples, the same for all members.
       num_steps: Optimizer steps.
       batch_size: Examples in a batch, over all devices and processes.
+      microbatches: Equal parts of a batch whose gradients are computed in turn and averaged, which
+        takes less memory; BatchNorm's statistics are those of a part.
       optimizer: kadam is this project's, the others are optax's. Muon is for matrices that
         multiply, with an Adam of the same b1, b2 and learning rate for other parameters;
         Schedule-free AdamW is evaluated through its averaged parameters.
@@ -95,6 +106,7 @@ class TrainConfig:
     data_seed: int = 0
     num_steps: int = 1000
     batch_size: int = 64
+    microbatches: int = 1
     optimizer: Literal[tuple(OPTIMIZERS)] = "kadam"
     learning_rate: float = 1e-3
     schedule: Literal[tuple(SCHEDULES)] = "cosine"

@@ -23,7 +23,7 @@ from experiments.train.evaluation import evaluate
 from experiments.train.metrics_log import MetricsLog
 from experiments.train.run_folder import CHECKPOINTS, CONFIG, METRICS, owned_folder
 from experiments.train.stopping import agreed, caught_signals
-from experiments.training.meshes import make_mesh, place_batch, process_share
+from experiments.training.meshes import MeshConfig, make_mesh, place_batch, process_share
 from experiments.training.optimizers import OPTIMIZERS
 from experiments.training.tasks import Task
 from experiments.training.train import Programs, TrainState, member_programs
@@ -92,8 +92,8 @@ def train(
 
     Raises:
       ConfigError: Before anything is written, if the folder has an earlier run and neither `resume`
-        nor `force` is given, mesh, members and batch don't fit together, or a batch is larger than
-        the training split; also if the checkpoints belong to another configuration.
+        nor `force` is given, mesh, members, batch and microbatches don't fit together, or a batch is
+        larger than the training split; also if the checkpoints belong to another configuration.
       Failed: If no member is left with a finite loss; also, before anything is written, if another
         process is using the folder.
       Stopped: After SIGINT or SIGTERM, with a checkpoint; the second signal interrupts at once.
@@ -105,6 +105,11 @@ def train(
         )
     members, labels = sweep_members(config, job.sweep)
     mesh = make_mesh(config.mesh, devices, len(members["seed"]), config.batch_size)
+    if config.batch_size % (parts := config.microbatches * mesh.shape["data"]):
+        raise ConfigError(
+            f"batch_size={config.batch_size} must be a multiple of microbatches="
+            f"{config.microbatches} x mesh.data={mesh.shape['data']}, {parts}"
+        )
     programs = member_programs(
         job.task,
         lambda member: optimizer_of(config, member),
@@ -113,7 +118,9 @@ def train(
         evaluated=OPTIMIZERS[config.optimizer].evaluated,
         members_at_once=config.members_at_once,
         shard_above=config.mesh.shard_above,
+        microbatches=config.microbatches,
     )
+    _warn_of_whole_parameters(config.mesh, mesh, programs)
     facts = identity(config) | {"data.sha256": job.data.sha256, "sweep": list(job.sweep)}
     index, count = process_share(mesh)
     batches = training_batches(
@@ -136,6 +143,24 @@ def train(
         loop = _Loop(job, labels, mesh, programs, batches, checkpoints, signals)
         loop.run(facts, resume=resume)
     return job.folder / METRICS
+
+
+def _warn_of_whole_parameters(
+    config: MeshConfig, mesh: jax.sharding.Mesh, programs: Programs
+) -> None:
+    """Say it if parameters that should be sharded have no axis that the data axis divides."""
+    if config.shard_above is None or mesh.shape["data"] == 1:
+        return
+    leaves = jax.tree.leaves(programs.template.params)
+    large = [leaf for leaf in leaves if leaf.size // leaf.shape[0] > config.shard_above]
+    whole = [leaf for leaf in large if "data" not in leaf.sharding.spec]
+    if whole and is_first():
+        share = sum(leaf.size for leaf in whole) / sum(leaf.size for leaf in large)
+        say(
+            f"mesh.data={mesh.shape['data']} divides no axis of {len(whole)} of {len(large)} "
+            f"parameters above mesh.shard_above, {share:.0%} of their entries, which every device "
+            "holds whole; choose a mesh.data that divides the model's sizes"
+        )
 
 
 def next_end(done: int, config: TrainConfig) -> int:

@@ -5,6 +5,7 @@ rounding, wherever it is in a sweep and however its steps are divided into calls
 laid out. There is rounding because XLA may order sums differently in each of these programs.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
 from experiments.training.meshes import sharding, state_shardings
@@ -114,6 +115,9 @@ class Programs(NamedTuple):
     (num_members, num_steps): the loss before the step and the global norm of its gradient."""
     metrics: Callable[[TrainState, Any, jax.Array], dict[str, jax.Array]]
     """`metrics(state, batch, weights) -> sums`, (num_members,), as in `Task.metrics`."""
+    lower: Callable[[Any], jax.stages.Lowered]
+    """`lower(batches)`: the lowered `steps`, from arrays or their shapes with shardings; the mesh's
+    devices may be described only (`jax.experimental.topologies`), to compile for them elsewhere."""
 
 
 def member_programs(
@@ -125,6 +129,7 @@ def member_programs(
     evaluated: Callable[[Any, Any], Any] = lambda opt_state, params: params,
     members_at_once: int | None = None,
     shard_above: int | None = None,
+    microbatches: int = 1,
 ) -> Programs:
     """Return programs that train all members on the same batches.
 
@@ -138,6 +143,8 @@ def member_programs(
       members_at_once: Members that a device computes side by side, with the others in turn; None
         for one on CPUs and all elsewhere.
       shard_above: As in `training.meshes.MeshConfig`.
+      microbatches: Equal parts of a batch whose gradients are computed in turn and averaged; must
+        divide each device's part. The model's state and dropout see one part after another.
 
     Returns:
       The programs; each compiles when it is first called, `steps` once for each number of steps.
@@ -145,6 +152,8 @@ def member_programs(
     if members_at_once is None and mesh.devices.flat[0].platform == "cpu":
         members_at_once = 1  # batching small matrices gains nothing there
     columns = {name: _column(column) for name, column in members.items()}
+    if shard_above is not None:
+        task = _gathered(task, mesh)
 
     def start_one(member):
         init_key, _ = jax.random.split(jax.random.key(member["seed"]))
@@ -159,7 +168,9 @@ def member_programs(
         def step(state, batch_and_index):
             batch, index = batch_and_index
             _, dropout_key = jax.random.split(jax.random.fold_in(run_key, index))
-            carry, loss, grads = _update(task.loss, optimizer, state, batch, dropout_key)
+            carry, loss, grads = _update(
+                task.loss, optimizer, state, batch, dropout_key, microbatches
+            )
             return TrainState(*carry), {"loss": loss, "grad_norm": optax.tree.norm(grads)}
 
         indices = done + jnp.arange(len(jax.tree.leaves(batches)[0]), dtype=jnp.int32)
@@ -175,22 +186,47 @@ def member_programs(
     abstract = jax.eval_shape(each(start_one), columns)
     shardings = state_shardings(mesh, abstract, shard_above)
     everywhere = sharding(mesh)
-    columns = jax.device_put(columns, everywhere)
+    placed = functools.cache(lambda: jax.device_put(columns, everywhere))
     start = jax.jit(each(start_one), out_shardings=shardings)
     steps = jax.jit(
         lambda columns, state, *shared: each(steps_one)((columns, state), *shared),
         donate_argnums=1,
         out_shardings=(shardings, everywhere),
     )
+    template = jax.tree.map(_described, abstract, shardings)
+
+    def lower(batches):
+        described = jax.tree.map(lambda column: _described(column, everywhere), columns)
+        return steps.lower(described, template, batches, np.int32(0))
+
     return Programs(
-        template=jax.tree.map(
-            lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where),
-            abstract,
-            shardings,
-        ),
-        start=lambda: start(columns),
-        steps=lambda state, batches, done: steps(columns, state, batches, done),
+        template=template,
+        start=lambda: start(placed()),
+        steps=lambda state, batches, done: steps(placed(), state, batches, done),
         metrics=jax.jit(each(metrics_one), out_shardings=everywhere),
+        lower=lower,
+    )
+
+
+def _described(leaf: Any, where: NamedSharding) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
+
+
+def _gathered(task: Task, mesh: Mesh) -> Task:
+    """Gather sharded parameters before the model uses them.
+
+    Otherwise the compiler may leave a matrix in parts and move activations, which are larger.
+    """
+
+    def whole(params):
+        # Inside shard_map some of the mesh's axes are manual, as the context's mesh says.
+        context = jax.sharding.get_abstract_mesh()
+        where = NamedSharding(mesh if context.empty else context, PartitionSpec())
+        return jax.lax.with_sharding_constraint(params, where)
+
+    return task._replace(
+        loss=lambda params, *rest: task.loss(whole(params), *rest),
+        metrics=lambda params, *rest: task.metrics(whole(params), *rest),
     )
 
 
@@ -199,16 +235,47 @@ def _column(values: ArrayLike) -> jax.Array:
     return jnp.asarray(values, jnp.float32 if np.asarray(values).dtype.kind == "f" else None)
 
 
-def _update(loss_fn, optimizer, carry, batch, key):
+def _update(loss_fn, optimizer, carry, batch, key, microbatches=1):
     """Take a step from the carry (params, state, opt_state): return the next, loss and gradient.
 
     The next carry has the dtypes of the given one, whatever those of the hyperparameters are.
     """
     params, state, opt_state = carry
-    (loss, state), grads = jax.value_and_grad(loss_fn, has_aux=True)(params, state, batch, key)
+    gradient = jax.value_and_grad(loss_fn, has_aux=True)
+    if microbatches > 1:
+        gradient = _accumulated(gradient, microbatches)
+    (loss, state), grads = gradient(params, state, batch, key)
     updates, opt_state = optimizer.update(grads, opt_state, params)
     after = optax.apply_updates(params, updates), state, opt_state
     return jax.tree.map(_as_before, after, tuple(carry)), loss, grads
+
+
+def _accumulated(gradient: Callable[..., Any], microbatches: int) -> Callable[..., Any]:
+    """Average `gradient(params, state, batch, key) -> ((loss, state), grads)` over a batch's parts.
+
+    A part takes every `microbatches`-th example, so that all devices work on each.
+    """
+
+    def averaged(params, state, batch, key):
+        def part(carry, part_and_index):
+            state, total = carry
+            examples, index = part_and_index
+            (loss, state), grads = gradient(params, state, examples, jax.random.fold_in(key, index))
+            return (state, jax.tree.map(jnp.add, total, (loss, grads))), None
+
+        parts = jax.tree.map(
+            lambda leaf: leaf.reshape(-1, microbatches, *leaf.shape[1:]).swapaxes(0, 1), batch
+        )
+        indices = jnp.arange(microbatches)
+        (loss, _), grads = jax.eval_shape(
+            gradient, params, state, jax.tree.map(lambda leaf: leaf[0], parts), key
+        )
+        zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (loss, grads))
+        (state, total), _ = jax.lax.scan(part, (state, zero), (parts, indices))
+        loss, grads = jax.tree.map(lambda x: x / microbatches, total)
+        return (loss, state), grads
+
+    return averaged
 
 
 def _as_before(after: ArrayLike, before: ArrayLike) -> ArrayLike:

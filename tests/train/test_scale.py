@@ -1,7 +1,7 @@
 """Meshes of members x data, sharded parameters and processes give one device's numbers."""
 
+import functools
 import json
-from functools import cache
 
 import jax
 import numpy as np
@@ -9,6 +9,7 @@ import pytest
 from jax.sharding import AxisType
 
 from experiments import __main__ as cli
+from experiments.bench._programs import collectives
 from experiments.core.config import ConfigError
 from experiments.train.config import TrainConfig, optimizer_of, sweep_members
 from experiments.training.meshes import (
@@ -18,7 +19,9 @@ from experiments.training.meshes import (
     process_share,
     state_shardings,
 )
+from experiments.training.tasks import text_task
 from experiments.training.train import member_programs
+from models.nanogpt import GPTConfig
 from tests.several import start
 from tests.training.toy import toy_task
 
@@ -33,7 +36,7 @@ def batches():
     return {"x": x, "y": x.sum(2)}
 
 
-@cache
+@functools.cache
 def trained(shape, shard_above=None):
     """Return (programs, state, losses of all steps, validation sums) on a mesh of that shape."""
     members, _ = sweep_members(CONFIG, SWEEP)
@@ -79,6 +82,48 @@ def test_sharded_parameters_give_the_same_losses(shape):
     ):
         assert leaf.sharding.is_equivalent_to(expected.sharding, leaf.ndim)
     assert state.params["last"]["bias"].sharding.is_fully_replicated == (shape[0] == 1)
+
+
+def text_programs(shape, vocab_size=257, shard_above=None, **fields):
+    """Return programs of a small nanoGPT and five batches of 16 sequences."""
+    model = GPTConfig(
+        vocab_size=vocab_size, context=16, num_layers=1, num_heads=2, width=64, dropout=0.0
+    )
+    members, _ = sweep_members(CONFIG, [])
+    mesh = make_mesh(MeshConfig(*shape), jax.devices(), 1, 16)
+    optimizer = functools.partial(optimizer_of, CONFIG)
+    task = text_task(model)
+    programs = member_programs(task, optimizer, members, mesh, shard_above=shard_above, **fields)
+    tokens = np.random.default_rng(0).integers(0, vocab_size, (5, 16, 17), dtype=np.int32)
+    return programs, place_batch(mesh, tokens, 1)
+
+
+@pytest.mark.parametrize("vocab_size", [256, 257])
+def test_sharded_training_moves_parameters_only(vocab_size):
+    """Parameters are gathered and gradients are reduced: three times their bytes at most."""
+    programs, batches = text_programs((1, 8), vocab_size, shard_above=100)
+    moved = collectives(programs.lower(batches).compile().as_text())
+    num_bytes = sum(leaf.size * 4 for leaf in jax.tree.leaves(programs.template.params))
+    assert num_bytes < sum(moved.values()) < 3 * num_bytes, moved
+    _, records = programs.steps(programs.start(), batches, np.int32(0))
+    whole, batches = text_programs((1, 1), vocab_size)
+    _, records_of_one = whole.steps(whole.start(), batches, np.int32(0))
+    np.testing.assert_allclose(records["loss"], records_of_one["loss"], rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 4)], ids=str)
+def test_microbatches_give_the_losses_of_a_whole_batch(shape):
+    (programs, batches), (whole, _) = (text_programs(shape, microbatches=count) for count in (4, 1))
+    (_, records), (_, expected) = (
+        each.steps(each.start(), batches, np.int32(0)) for each in (programs, whole)
+    )
+    for name in ("loss", "grad_norm"):
+        np.testing.assert_allclose(records[name], expected[name], rtol=1e-5)
+    memory, of_whole = (
+        each.lower(batches).compile().memory_analysis().temp_size_in_bytes
+        for each in (programs, whole)
+    )
+    assert memory < of_whole or shape != (1, 1)  # gradients outweigh a part of one sequence
 
 
 def test_only_the_longest_divisible_axis_is_sharded():

@@ -20,14 +20,14 @@ class Functional(NamedTuple):
     init: Callable[[jax.Array], tuple[Params, State]]
     """`init(key) -> (params, state)`."""
     apply: Callable[..., tuple[Any, State]]
-    """`apply(params, state, batch, key=None, train=False) -> (outputs, state)`."""
+    """`apply(params, state, batch, key=None, train=False, **inputs) -> (outputs, state)`."""
 
 
 def functional(module_factory: Callable[[nnx.Rngs], nnx.Module]) -> Functional:
     """Split a module into a pure `init` and a pure `apply`.
 
     The module's structure is determined once, abstractly; `apply` only puts arrays back into it. It
-    calls `module(batch, rngs=rngs)`, where `rngs` is None if nothing random may happen
+    calls `module(batch, rngs=rngs, **inputs)`, where `rngs` is None if nothing random may happen
     (`train=False`, or no key), and otherwise has a `dropout` stream that starts from this call's
     key.
 
@@ -81,6 +81,7 @@ def functional(module_factory: Callable[[nnx.Rngs], nnx.Module]) -> Functional:
         batch: Any,
         key: jax.Array | None = None,
         train: bool = False,
+        **inputs: Any,
     ) -> tuple[Any, State]:
         module = nnx.merge(graphdef, params, state)
         if train:
@@ -88,7 +89,7 @@ def functional(module_factory: Callable[[nnx.Rngs], nnx.Module]) -> Functional:
         else:
             module.eval()
         rngs = nnx.Rngs(dropout=key) if train and key is not None else None
-        outputs = module(batch, rngs=rngs)
+        outputs = module(batch, rngs=rngs, **inputs)
         return outputs, _split(module)[1]
 
     return Functional(init, apply)

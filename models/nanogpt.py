@@ -67,9 +67,10 @@ class GPTConfig:
     dtype: Dtype = "float32"
     attention: Literal["plain", "cudnn"] = "plain"
     remat: bool = False
+    loss_parts: int = 1
 
     def __post_init__(self):
-        for name in ("vocab_size", "context", "num_layers", "num_heads", "width"):
+        for name in ("vocab_size", "context", "num_layers", "num_heads", "width", "loss_parts"):
             if not (isinstance(value := getattr(self, name), Integral) and value >= 1):
                 raise ValueError(f"{name} must be an integer of at least 1, got {value!r}.")
         if self.num_layers > MOST_LAYERS:
@@ -201,19 +202,27 @@ class NanoGPT(nnx.Module):
         self.blocks = nnx.List([Block(config, rngs) for _ in range(config.num_layers)])
         self.norm = _layer_norm(config, config.width, config.norm_eps, rngs)
 
-    def __call__(self, tokens: jax.Array, *, rngs: nnx.Rngs | None = None) -> jax.Array:
+    def __call__(
+        self,
+        tokens: jax.Array,
+        *,
+        targets: jax.Array | None = None,
+        rngs: nnx.Rngs | None = None,
+    ) -> jax.Array:
         """Predict the next token at every position.
 
         Args:
           tokens: integers in [0, vocab_size), (batch, length), length at most `config.context`.
+          targets: the next tokens, of the same shape, if their loss is wanted.
           rngs: its `dropout` stream draws the dropout masks; None for no dropout.
 
         Returns:
-          Logits, (batch, length, vocab_size).
+          Logits, (batch, length, vocab_size); with `targets` the mean cross-entropy in nats of
+          each sequence, (batch,), which needs the logits of one of `config.loss_parts` at a time.
 
         Raises:
           ValueError: if `tokens` is not a matrix of integers, is empty, or is longer than the
-            context.
+            context, or if `loss_parts` does not divide its sequences when `targets` are given.
         """
         check_enabled(self.config.dtype)
         if tokens.ndim != 2 or not tokens.size or not jnp.issubdtype(tokens.dtype, jnp.integer):
@@ -233,7 +242,26 @@ class NanoGPT(nnx.Module):
         run = nnx.remat(_run_block, static_argnums=2) if self.config.remat else _run_block
         for block in self.blocks:
             x_NxW = run(block, x_NxW, length, rngs)
-        return (self.norm(x_NxW) @ embedding_VxW.T).reshape(*tokens.shape, -1)
+        x_NxW = self.norm(x_NxW)
+        if targets is None:
+            return (x_NxW @ embedding_VxW.T).reshape(*tokens.shape, -1)
+        if len(tokens) % self.config.loss_parts:
+            raise ValueError(
+                f"a batch of {len(tokens)} sequences cannot be cut into loss_parts="
+                f"{self.config.loss_parts} equal parts; choose a number that divides it."
+            )
+
+        @jax.checkpoint
+        def losses(part):
+            x_BxLxW, targets_BxL = part
+            return jax.vmap(next_token_loss)(x_BxLxW @ embedding_VxW.T, targets_BxL)
+
+        # A part takes every loss_parts-th sequence, so that all devices work on each.
+        def cut(array):
+            return array.reshape(-1, self.config.loss_parts, *array.shape[1:]).swapaxes(0, 1)
+
+        parts = cut(x_NxW.reshape(*tokens.shape, -1)), cut(targets)
+        return jax.lax.map(losses, parts).swapaxes(0, 1).reshape(-1)
 
 
 def query_key_slices(params: Mapping[str, Any]) -> dict[str, jax.Array]:
@@ -285,8 +313,20 @@ def next_token_loss(logits: jax.Array, targets: jax.Array) -> jax.Array:
       5.5452
     """
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    target_logits = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    # An accelerator would lay out the logits anew for an indexed read; a CPU reads faster so.
+    target_logits = jax.lax.platform_dependent(
+        logits, targets, cpu=_indexed_logits, default=_selected_logits
+    )
     return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - target_logits)
+
+
+def _indexed_logits(logits: jax.Array, targets: jax.Array) -> jax.Array:
+    return jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+
+
+def _selected_logits(logits: jax.Array, targets: jax.Array) -> jax.Array:
+    is_target = jax.nn.one_hot(targets, logits.shape[-1], dtype=bool)
+    return jnp.sum(jnp.where(is_target, logits, 0.0), axis=-1)
 
 
 def _run_block(block: Block, x_NxW: jax.Array, length: int, rngs: nnx.Rngs | None) -> jax.Array:

@@ -68,9 +68,8 @@ def run(
         if not any(words in str(error) for words in OUT_OF_MEMORY):
             raise
         raise Failed(
-            f"the devices' out of memory ({str(error).splitlines()[0]}); lower "
-            "members_at_once or batch_size, raise microbatches, or shard parameters with "
-            "mesh.shard_above"
+            f"the devices' out of memory ({str(error).splitlines()[0]}); lower batch_size or "
+            "members_at_once, raise microbatches, or shard parameters with mesh.shard_above"
         ) from error
 
 

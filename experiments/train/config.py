@@ -191,6 +191,11 @@ class TextTraining(TrainConfig):
     def __post_init__(self):
         super().__post_init__()
         self._check_integer("num_shards", 1)
+        if self.batch_size % (parts := self.microbatches * self.model.loss_parts):
+            raise ConfigError(
+                f"batch_size={self.batch_size} must be a multiple of microbatches="
+                f"{self.microbatches} x model.loss_parts={self.model.loss_parts}, {parts}"
+            )
 
 
 @dataclasses.dataclass(frozen=True)

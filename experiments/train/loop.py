@@ -92,8 +92,8 @@ def train(
 
     Raises:
       ConfigError: Before anything is written, if the folder has an earlier run and neither `resume`
-        nor `force` is given, mesh, members, batch and microbatches don't fit together, or a batch is
-        larger than the training split; also if the checkpoints belong to another configuration.
+        nor `force` is given, mesh, members, batch and microbatches don't fit together, or a batch
+        is larger than the training split; also if the checkpoints belong to another configuration.
       Failed: If no member is left with a finite loss; also, before anything is written, if another
         process is using the folder.
       Stopped: After SIGINT or SIGTERM, with a checkpoint; the second signal interrupts at once.

@@ -71,12 +71,19 @@ def text_task(model: GPTConfig) -> Task:
     init, apply = functional(lambda rngs: NanoGPT(model, rngs=rngs))
 
     def loss(params, state, tokens, key):
-        logits, state = apply(params, state, tokens[:, :-1], key, train=True)
-        return next_token_loss(logits, tokens[:, 1:]), state
+        inputs, targets = tokens[:, :-1], tokens[:, 1:]
+        if model.loss_parts > 1:
+            losses, state = apply(params, state, inputs, key, train=True, targets=targets)
+            return losses.mean(), state
+        logits, state = apply(params, state, inputs, key, train=True)
+        return next_token_loss(logits, targets), state
 
     def metrics(params, state, tokens, weights):
-        logits, _ = apply(params, state, tokens[:, :-1])
-        losses = jax.vmap(next_token_loss)(logits, tokens[:, 1:])
+        inputs, targets = tokens[:, :-1], tokens[:, 1:]
+        if model.loss_parts > 1:
+            losses, _ = apply(params, state, inputs, targets=targets)
+        else:
+            losses = jax.vmap(next_token_loss)(apply(params, state, inputs)[0], targets)
         return {"loss": weights @ losses, "weight": weights.sum()}
 
     return Task(init, loss, metrics)

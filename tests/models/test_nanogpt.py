@@ -13,7 +13,14 @@ import pytest
 from flax import nnx
 
 from models.functional import functional
-from models.nanogpt import GPTConfig, NanoGPT, next_token_loss, query_key_slices
+from models.nanogpt import (
+    GPTConfig,
+    NanoGPT,
+    _indexed_logits,
+    _selected_logits,
+    next_token_loss,
+    query_key_slices,
+)
 
 SMALL = GPTConfig(vocab_size=32, context=8, num_layers=2, num_heads=2, width=16, dropout=0.0)
 KEY = jax.random.key(0)
@@ -278,6 +285,39 @@ def test_rematerialization_keeps_less_and_changes_nothing():
         results.append((loss, backward(jnp.ones(()))))
     assert kept[1] < 0.6 * kept[0]
     chex.assert_trees_all_close(*results, rtol=1e-5, atol=1e-7)
+
+
+def test_a_loss_in_parts_equals_the_whole_one_and_keeps_less():
+    def loss(apply, params, tokens):
+        return apply(params, {}, tokens[:, :-1], targets=tokens[:, 1:])[0].mean()
+
+    gradient = jax.jit(jax.value_and_grad(loss, argnums=1), static_argnums=0)
+    tokens = jnp.tile(TOKENS, (8, 1))
+    whole, parts = (build(vocab_size=999, loss_parts=parts)[1] for parts in (1, 6))
+    params, _ = build(vocab_size=999)[0](KEY)
+    chex.assert_trees_all_close(
+        gradient(parts, params, tokens), gradient(whole, params, tokens), rtol=1e-4, atol=1e-7
+    )
+    logits, _ = whole(params, {}, tokens[:, :-1])
+    losses, _ = parts(params, {}, tokens[:, :-1], targets=tokens[:, 1:])
+    np.testing.assert_allclose(losses, jax.vmap(next_token_loss)(logits, tokens[:, 1:]), rtol=1e-6)
+    memory = [
+        gradient.lower(apply, params, tokens).compile().memory_analysis().temp_size_in_bytes
+        for apply in (parts, whole)
+    ]
+    assert memory[0] < 0.7 * memory[1]
+    with pytest.raises(ValueError, match="24 sequences cannot be cut into loss_parts=7"):
+        build(loss_parts=7)[1](params, {}, tokens[:, :-1], targets=tokens[:, 1:])
+
+
+def test_both_ways_to_read_a_logit_have_one_gradient():
+    logits = jax.random.normal(KEY, (3, 5, 32))
+    targets = jax.random.randint(KEY, (3, 5), 0, 32)
+
+    def loss(read):
+        return jax.value_and_grad(lambda x: jnp.sum(read(x, targets) ** 2))(logits)
+
+    chex.assert_trees_all_equal(loss(_indexed_logits), loss(_selected_logits))
 
 
 @pytest.mark.parametrize("train", [False, True])

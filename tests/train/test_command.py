@@ -185,6 +185,11 @@ def test_runs_resumed_after_kills_equal_uninterrupted_ones(tmp_path):
         (["text", "--set", "help="], 2, "help"),
         (["text", "--set", "-h=1"], 2, "-h"),
         (["text", "--set", "mesh.data=2"], 2, "needs 2 devices; there are 1"),
+        (
+            ["text", "--set", "microbatches=2", "--set", "model.loss_parts=3"],
+            2,
+            "must be a multiple of microbatches=2 x model.loss_parts=3, 6",
+        ),
         (["text", "--set", "mesh.members=2"], 2, "needs 2 devices"),
         (["text", "--sweep", "k=1,2"], 2, "one program sweeps over"),
         (["text", "--sweep", "k"], 2, "--sweep"),

@@ -13,8 +13,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import SingleDeviceSharding
 
 from experiments.bench._measuring import Bench, BenchConfig, Table, environment, interleave
+from experiments.bench._programs import peak_bytes
 from kadam_jax import kadam
 from models.functional import functional
 from models.nanogpt import GPTConfig, NanoGPT
@@ -74,8 +76,14 @@ def make(key: Key) -> optax.GradientTransformation:
     return OPTIMIZERS[name](k)
 
 
-def compile_step(key: Key, params: Any) -> jax.stages.Compiled:
-    """Trace, lower and compile one step for parameters of these shapes."""
+def parameters(model: GPTConfig) -> Any:
+    """Return the shapes of a network's parameters."""
+    init = functional(lambda rngs: NanoGPT(model, rngs=rngs)).init
+    return jax.eval_shape(init, jax.random.key(0))[0]
+
+
+def compile_step(key: Key, params: Any, device: jax.Device | None = None) -> jax.stages.Compiled:
+    """Trace, lower and compile one step for parameters of these shapes, on the first device."""
     optimizer = make(key)
 
     def step(params, state, gradients):
@@ -83,7 +91,9 @@ def compile_step(key: Key, params: Any) -> jax.stages.Compiled:
         return optax.apply_updates(params, updates), state
 
     state = jax.eval_shape(optimizer.init, params)
-    return jax.jit(step, donate_argnums=(0, 1)).lower(params, state, params).compile()
+    where = SingleDeviceSharding(device or jax.devices()[0])
+    jitted = jax.jit(step, donate_argnums=(0, 1), in_shardings=where, out_shardings=where)
+    return jitted.lower(params, state, params).compile()
 
 
 def compile_seconds(keys: list[Key], params: Any, repeats: int) -> dict[Key, float]:
@@ -119,21 +129,9 @@ def normal_like(params: Any, key: jax.Array) -> Any:
     )
 
 
-def peak_bytes(step: jax.stages.Compiled) -> int:
-    """Return bytes of arguments, outputs and temporaries, with donated buffers counted once."""
-    memory = step.memory_analysis()
-    return (
-        memory.argument_size_in_bytes
-        + memory.output_size_in_bytes
-        + memory.temp_size_in_bytes
-        - memory.alias_size_in_bytes
-    )
-
-
 def run(config: OptimizerBenchConfig) -> list[Table]:
     """Measure steps, compilation, memory traffic and peak memory of all optimizers."""
-    init = functional(lambda rngs: NanoGPT(config.model, rngs=rngs)).init
-    params, _ = jax.eval_shape(init, jax.random.key(0))
+    params = parameters(config.model)
     num_params = sum(p.size for p in jax.tree.leaves(params))
     num_bytes = sum(p.size * p.dtype.itemsize for p in jax.tree.leaves(params))
 

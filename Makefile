@@ -9,7 +9,8 @@ export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
 MAIN := stability_plane,max_update,discrete_boundary,normal_curves,kadam_stability,strategies_text
 
-.PHONY: reproduce reproduce-all commit-results reissue-results test test-oldest test-newest coverage smoke lint docs clean
+.PHONY: reproduce reproduce-all commit-results reissue-results test test-oldest test-newest coverage smoke \
+	accelerator scale lint docs clean
 
 reproduce: .venv/experiments.stamp
 	$(BIN)/python -m experiments reproduce --only $(MAIN)
@@ -67,6 +68,21 @@ coverage: .venv/test.stamp
 
 smoke: .venv/experiments.stamp
 	$(BIN)/python -m experiments reproduce --preset smoke --results results/smoke-run
+
+# On a machine with an accelerator, where JAX's own extra is installed: what a card can do, in about
+# twelve minutes. What takes longer than its share is stopped, and its finished chunks are kept.
+CARD = GLIBC_TUNABLES= timeout --signal=INT $(1) $(BIN)/python -m experiments
+accelerator: .venv/experiments.stamp
+	-$(call CARD,180) bench optimizer --set repeats=100
+	-$(call CARD,120) bench train --set paper=True
+	-$(call CARD,120) bench train --set paper=True --set dtype=bfloat16 --set attention=cudnn
+	-$(call CARD,120) bench sweep --set compiled_apart=2
+	-$(call CARD,90) bench cnn --set paper=True
+	-$(call CARD,180) run max_update --preset paper --results results/accelerator
+
+# Compiles training for slices of TPUs without having any (GPUs need GPU_TARGET, see its --help).
+scale: .venv/aot.stamp
+	JAX_PLATFORMS=cpu $(BIN)/python -m experiments bench scale $(if $(GPU_TARGET),--set gpu_target=$(GPU_TARGET))
 
 lint: .venv/dev.stamp
 	$(BIN)/pre-commit run --all-files

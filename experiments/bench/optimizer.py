@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import SingleDeviceSharding
 
+from experiments.bench import _topologies
 from experiments.bench._measuring import Bench, BenchConfig, Table, environment, interleave
-from experiments.bench._programs import peak_bytes
+from experiments.bench._programs import peak_bytes, traffic
 from kadam_jax import kadam
 from models.functional import functional
 from models.nanogpt import GPTConfig, NanoGPT
@@ -37,6 +38,7 @@ class OptimizerBenchConfig(BenchConfig):
       compile_ks: Numbers of stages for which only the compilation is timed.
       repeats: Steps of each optimizer that count.
       compile_repeats: Compilations of each optimizer that count.
+      chip: The accelerator for which steps are compiled too, where its compiler is installed.
     """
 
     model: GPTConfig = field(default_factory=GPTConfig)
@@ -44,6 +46,11 @@ class OptimizerBenchConfig(BenchConfig):
     compile_ks: tuple[int, ...] = (10,)
     repeats: int = 25
     compile_repeats: int = 3
+    chip: str = "v5e:2x2"
+
+    def __post_init__(self):
+        super().__post_init__()
+        _topologies.platform_of(self.chip)
 
 
 LIMITS = {1: 1.0, 2: 2.0, 5: 5.0}
@@ -146,6 +153,12 @@ def run(config: OptimizerBenchConfig) -> list[Table]:
         config.repeats,
     )
 
+    chip = config.chip.partition(":")[0]
+    on_chip = {}
+    if not _topologies.missing(config.chip, None):
+        device = _topologies.devices(config.chip, None)[0]
+        on_chip = {key: traffic(compile_step(key, params, device).as_text())[0] for key in keys}
+
     rows = []
     for key, step in steps.items():
         name, k = key
@@ -163,6 +176,7 @@ def run(config: OptimizerBenchConfig) -> list[Table]:
                 to_compile[key] / to_compile[one],
                 COMPILE_LIMITS.get(k, "") if ours else "",
                 floats,
+                on_chip[key] / 4 / num_params if key in on_chip else "",
                 4 * k + 3,
                 peak_bytes(step) / 2**20,
                 1.1 * (2 + 2 * k) * num_bytes / 2**20,
@@ -181,13 +195,15 @@ def run(config: OptimizerBenchConfig) -> list[Table]:
                 "over k=1",
                 "limit",
                 "floats per parameter",
+                f"on a {chip}",
                 "floor 4k+3",
                 "peak, MiB",
                 "limit",
             ),
             rows,
             note=f"Medians of {config.repeats} steps and {config.compile_repeats} compilations, "
-            "interleaved. Floats are XLA's bytes accessed divided by 4; the peak is arguments, "
+            "interleaved. Floats are XLA's bytes accessed divided by 4, and on a TPU what "
+            "the fusions of a program compiled for it read and write; the peak is arguments, "
             "outputs and temporaries, with donated ones counted once; its limit is parameters, "
             f"gradients and 2k copies plus ten percent. {environment()}",
         )

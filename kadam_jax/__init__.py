@@ -30,6 +30,7 @@ from kadam_jax.monitor import (
 from kadam_jax.normalization import (
     ScaleByAdaptiveNormalizationState,
     scale_by_adaptive_normalization,
+    scale_to_rms,
 )
 from kadam_jax.optimizer import kadam, scale_by_kadam
 from kadam_jax.stability import (
@@ -91,6 +92,7 @@ __all__ = [
     "scale_by_adaptive_normalization",
     "scale_by_coarse_grained_normalization",
     "scale_by_kadam",
+    "scale_to_rms",
     "solve_flow",
     "stability_coefficient",
     "steps_until_update",

@@ -30,6 +30,8 @@ from kadam_jax._numerics import (
     quotient_and_modulus,
     root_mean_square,
 )
+from kadam_jax._slices import AxesOfLeaves, map_slices
+from kadam_jax._slices import root_mean_square as root_mean_square_of_slices
 
 
 class ScaleByAdaptiveNormalizationState(NamedTuple):
@@ -38,7 +40,8 @@ class ScaleByAdaptiveNormalizationState(NamedTuple):
     count: jax.Array  # shape=(), dtype=int32, saturating: steps done
     # Trees like the parameters; k-tuples of them, the first stage first, if k > 1.
     mu: optax.Updates  # moving average of the incoming updates
-    rms: optax.Updates  # root of the moving average of their squared modulus: real, >= float32
+    # Root of the moving average of their squared modulus, real and >= float32; size 1 along `axes`.
+    rms: optax.Updates
 
 
 class Coefficients(NamedTuple):
@@ -62,6 +65,7 @@ def scale_by_adaptive_normalization(
     b2: ArrayLike = 0.999,
     eps: ArrayLike = 1e-30,
     *,
+    axes: AxesOfLeaves = (),
     mu_dtype: DTypeLike | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Normalize the history of updates: :math:`u_n = \mathcal{A}_{\gamma,\beta}(g_{0:n})`.
@@ -81,6 +85,16 @@ def scale_by_adaptive_normalization(
     update has the promoted dtype of gradient and parameter if `update` is given the parameters,
     else the gradient's.
 
+    With `axes`, :math:`|g_n|^2` is its mean over these axes of a leaf, so that the entries of a
+    neuron, a row or a whole tensor share a second moment. In a chain, this stage gives other
+    optimizers what it gives Adam, for instance after or before Muon's orthogonalization (examples
+    below). Without momentum an update of step n, counted from 0, has at most
+
+    .. math:: |u_n| \le \sqrt{N \, (1-\beta^{n+1}) / (1-\beta)}
+
+    in every entry, whatever the stage gets, where N is the number of entries that share a second
+    moment. This is attained where all earlier gradients are 0 and now one of the N entries is not.
+
     Every argument has derivatives of first and second order. At a gradient of 0 that follows only
     gradients of 0, the derivative of the update is 1/ε; for k stages, where it would be (1/ε)^k, it
     is 0 if the square of that leaves the dtype's range, as for ε = 1e-30 in float32.
@@ -90,6 +104,8 @@ def scale_by_adaptive_normalization(
         be traced, like `b2` and `eps`.
       b2: decay of the average of the squared updates, in [0, 1); `b1` = `b2` = 0 gives signSGD.
       eps: added to the bias-corrected root, in units of the gradient.
+      axes: the axes of a leaf that share a second moment: a tuple for every leaf, () for entries,
+        None for whole leaves, or a function of a leaf's path, such as "blocks/0/up", and the leaf.
       mu_dtype: dtype in which `mu` is stored, complex where the parameter is; it overrides the
         float32 floor.
 
@@ -97,9 +113,10 @@ def scale_by_adaptive_normalization(
       A transformation whose updates are in units of the learning rate, not yet negated.
 
     Raises:
-      ValueError: a concrete `b1` or `b2` is outside [0, 1), or a concrete `eps` is negative.
-      TypeError: a gradient is not floating point or complex, or it is complex and its parameter
-        is not (raised by `update`).
+      ValueError: a concrete `b1` or `b2` is outside [0, 1), a concrete `eps` is negative, or a leaf
+        lacks one of the `axes` (raised by `init`).
+      TypeError: `axes` is not as described (raised by `init`); a gradient is not floating point or
+        complex, or it is complex and its parameter is not (raised by `update`).
 
     Examples:
       >>> import jax.numpy as jnp
@@ -109,23 +126,96 @@ def scale_by_adaptive_normalization(
       >>> updates["w"].round(5).tolist()
       [1.0, -1.0]
 
+      AdaMuon has an elementwise stage after the orthogonalization of the momentum's signs; NorMuon
+      has one for each output, here the last axis of (inputs, outputs), after Muon's own:
+
+      >>> import optax
+      >>> from optax.contrib import scale_by_muon
+      >>> adamuon = optax.chain(
+      ...     optax.trace(0.95), optax.scale_by_sign(), scale_by_muon(beta=0, nesterov=False),
+      ...     scale_by_adaptive_normalization(0, 0.95, 1e-8), scale_to_rms(0.2))
+      >>> normuon = optax.chain(
+      ...     scale_by_muon(beta=0.95, nesterov=False),
+      ...     scale_by_adaptive_normalization(0, 0.95, 1e-8, axes=(0,)), scale_to_rms(0.2))
+      >>> kernel = jnp.eye(3, 2)
+      >>> for optimizer in (adamuon, normuon):
+      ...     updates, _ = optimizer.update(kernel, optimizer.init(kernel))
+      ...     print(f"{jnp.sqrt(jnp.mean(updates**2)):.3f}")
+      0.200
+      0.200
+
     References:
       Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
       §2.1, Definition 1, Definition 2, Algorithm 1, Appendix A, Appendix B.
+      Si, Zhang and Shen, `AdaMuon <https://arxiv.org/abs/2507.11005>`_.
+      Li et al., `NorMuon <https://arxiv.org/abs/2510.05491>`_.
     """
     check_decays("b1", [b1])
     check_decays("b2", [b2])
     check_not_negative("eps", eps)
+    is_elementwise = isinstance(axes, Sequence) and not axes
+
+    def moduli_of(tree):
+        return None if is_elementwise else map_slices(root_mean_square_of_slices, axes, tree)
 
     def init_fn(params):
-        return init_stage(params, mu_dtype)
+        state = init_stage(params, mu_dtype)
+        if is_elementwise:
+            return state
+        return state._replace(rms=jax.tree.map(jnp.zeros_like, moduli_of(params)))
 
     def update_fn(updates, state, params=None, **extra_args):
         del extra_args
-        updates, (state,) = normalize(updates, (state,), (b1,), (b2,), eps, params=params)
+        moduli = moduli_of(updates)
+        updates, (state,) = normalize(updates, (state,), (b1,), (b2,), eps, moduli, params)
         return updates, state
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+
+
+def scale_to_rms(target: ArrayLike, axes: AxesOfLeaves = None) -> optax.GradientTransformation:
+    r"""Give the updates of every leaf, or slice of one, the same root mean square.
+
+    .. math:: u \mapsto \rho \, u \big/ \sqrt{\textstyle\frac1N \sum_i |u_i|^2}
+
+    with ρ = `target` and 0 where u is 0. In a chain after other stages it makes their size the
+    learning rate's business alone: Adam's updates have a root mean square of about 0.2 in training,
+    and a target of 0.2 lets Muon and its relatives use AdamW's learning rate and weight decay. No
+    entry then exceeds ρ√N, whatever comes before.
+
+    Args:
+      target: ρ, positive; may be traced.
+      axes: the axes that a slice spans, as in `scale_by_adaptive_normalization`; None makes each
+        leaf one slice.
+
+    Returns:
+      A stateless transformation. Updates keep their dtypes; sums are at least float32.
+
+    Raises:
+      ValueError: a concrete `target` is negative, or a leaf lacks one of the `axes` (raised by
+        `update`).
+      TypeError: an update is not floating point or complex (raised by `update`).
+
+    Examples:
+      >>> import jax.numpy as jnp
+      >>> updates, _ = scale_to_rms(0.2).update(jnp.array([3e-30, 4e-30]), optax.EmptyState())
+      >>> [f"{u:.4f}" for u in updates]
+      ['0.1697', '0.2263']
+
+    References:
+      Liu et al., `Muon is Scalable for LLM Training <https://arxiv.org/abs/2502.16982>`_, §2.2.
+    """
+    check_not_negative("target", target)
+
+    def of_leaf(update, over):
+        root = root_mean_square_of_slices(update, over)
+        return update / jnp.where(root != 0, root, 1) * jnp.asarray(target, root.dtype)
+
+    def update_fn(updates, state, params=None):
+        del params
+        return narrowed(map_slices(of_leaf, axes, widened(updates)), updates, None), state
+
+    return optax.GradientTransformation(optax.init_empty_state, update_fn)
 
 
 def init_stage(params, mu_dtype: DTypeLike | None) -> ScaleByAdaptiveNormalizationState:

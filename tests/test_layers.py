@@ -27,7 +27,7 @@ PACKAGES = {
     "experiments": None,
 }
 # What every module of kadam_jax may import from kadam_jax.
-SHARED = {"_checks", "_numerics"}
+SHARED = {"_checks", "_numerics", "_slices"}
 # What else a module, or every module of a package, may import; others import nothing else.
 LIBRARY = {
     "__main__": {"batch_size", "stability", "worst_cases"},

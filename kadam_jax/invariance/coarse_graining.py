@@ -14,7 +14,7 @@ import optax
 from jax.typing import ArrayLike
 
 from kadam_jax._numerics import modulus
-from kadam_jax.invariance.slices import AxesOfLeaves, label, root_mean_square, slice_axes, wide
+from kadam_jax._slices import AxesOfLeaves, label, root_mean_square, slice_axes, wide
 from kadam_jax.normalization import check_decays, check_not_negative, init_stage, normalize
 
 MaskOfLeaves = ArrayLike | Callable[[str, Any], ArrayLike]

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from kadam_jax._checks import NOT_NEGATIVE, check_choice, check_real
-from kadam_jax.invariance.slices import (
+from kadam_jax._slices import (
     AxesOfLeaves,
     inner,
     map_slices,

@@ -16,7 +16,7 @@ from jax.typing import ArrayLike
 
 from kadam_jax._checks import DECAY, NOT_NEGATIVE, check_hyperparameter, check_real
 from kadam_jax._numerics import add_compensated, promoted
-from kadam_jax.invariance.slices import AxesOfLeaves, inner, map_slices, wide
+from kadam_jax._slices import AxesOfLeaves, inner, map_slices, wide
 
 
 def predicted_squared_norm(

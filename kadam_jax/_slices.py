@@ -1,7 +1,8 @@
 """Slices of the leaves of a tree, as `kadam_jax.invariance` describes them, and sums over them.
 
 They are the scale-invariant weights of Gould and Tanaka,
-`arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_, Section 4.
+`arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_, Section 4, or the neurons, rows and tensors
+that share a second moment.
 """
 
 import math

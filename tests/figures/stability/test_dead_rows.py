@@ -12,7 +12,7 @@ CONFIG = Config(model=NETWORK, batch=2, num_steps=12, num_seeds=2, chunk_size=12
 
 
 def test_seeds_and_decays_change_the_loss(data):
-    loss = data.loss.sel(arm=["defaults", "inside", "ademamix", "ademamix inside"])
+    loss = data.loss.sel(arm=["defaults", "inside", "inside by β", "ademamix", "ademamix inside"])
     assert len(np.unique(loss)) == loss.size
     assert np.isfinite(data.loss).all()
 
@@ -33,27 +33,37 @@ def test_clipped_updates_are_at_most_the_supremum_inside(data):
     assert (largest.sel(arm="clipped") <= data.supremum.sel(arm="inside") * (1 + 1e-6)).all()
 
 
-def made_up(grows=1e4, elsewhere=0.0, exceeds=0.5, small=100.0, harm=1.0, clipped=0.0, mix=10.0):
+def made_up(
+    grows=1e4,
+    elsewhere=0.0,
+    exceeds=0.5,
+    small=100.0,
+    harm=1.0,
+    clipped=0.0,
+    slow=0.0,
+    changed=0.0,
+    mix=10.0,
+):
     """Make a dataset with what the claims read."""
     names = list(arms(FIGURE.presets["laptop"]))
     noise = np.linspace(0.99, 1.01, 5)
-    unused = np.ones(len(names))
-    unused[:2] = grows, grows * small
-    unused[2:4] = unused[7] = exceeds
-    unused[6] = exceeds * mix
-    largest = np.stack([unused, np.full(len(names), 0.1)])[..., None] * np.ones(5)
-    largest[0, :2] *= noise[np.r_[:5]]
-    largest[0, 1] = grows * small * noise[::-1]
-    largest[0, 6] *= noise
-    largest[1, 0] = elsewhere
-    loss = np.full((len(names), 5), 2.0)
-    loss[0] += harm * noise
-    loss[4] += clipped * noise
+    unused = dict.fromkeys(names, np.ones(5))
+    unused |= {name: np.full(5, exceeds) for name in names if "inside" in name}
+    unused["defaults"] = grows * noise
+    unused["defaults, small ε"] = grows * small * noise[::-1]
+    unused["ademamix"] = exceeds * mix * noise
+    others = {name: np.full(5, elsewhere if name == "defaults" else 0.1) for name in names}
+    losses = dict.fromkeys(names, np.full(5, 2.0))
+    added = {"defaults": harm, "clipped": clipped, "inside by β": slow, "inside, clipped": changed}
+    losses |= {name: 2.0 + extra * noise for name, extra in added.items()}
     return xr.Dataset(
         {
-            "largest": (("tensor", "arm", "seed"), largest),
+            "largest": (
+                ("tensor", "arm", "seed"),
+                [[x[name] for name in names] for x in (unused, others)],
+            ),
             "supremum": ("arm", np.ones(len(names))),
-            "loss": (("arm", "seed"), loss),
+            "loss": (("arm", "seed"), [losses[name] for name in names]),
         },
         {"tensor": [UNUSED, "embedding"], "arm": names},
     )
@@ -69,6 +79,7 @@ CONTRACT = Contract(
         {"b2": 1.0},
         {"b1": 0.97},
         {"inside_b1": 0.98},
+        {"inside_b2": 0.98},
         {"mix_b2": 0.0},
         {"mix_b3": 0.99},
         {"inside_b3": 0.999},
@@ -81,6 +92,13 @@ CONTRACT = Contract(
         "epsilon-limits-growth": ({}, {"small": 1.0}, {"small": 10.0}),
         "dead-rows-harm-the-loss": ({}, {"harm": 0.0}, {"harm": 0.02}),
         "clipping-cures": ({}, {"clipped": 1.0}, {"clipped": 0.02}),
+        "clipping-at-the-supremum-changes-nothing-inside": ({}, {"changed": 1e-3}),
+        "slower-momentum-does-not-harm-the-loss": ({}, {"slow": 1.0}, {"slow": 0.02}),
+        "clipping-is-no-substitute-for-stable-decays": (
+            {"clipped": 1.0},
+            {},
+            {"clipped": 0.02},
+        ),
         "ademamix-grows-in-training": ({}, {"mix": 1.0}, {"mix": 2.0}),
     },
     patches=SMALL_NETWORK,

@@ -13,6 +13,8 @@ STYLES = {
     "inside, small ε": ("tab:blue", "--"),
     "clipped": ("tab:green", "-"),
     "clipped, small ε": ("tab:green", "--"),
+    "inside, clipped": ("tab:cyan", "-"),
+    "inside by β": ("0.35", "-"),
     "ademamix": ("tab:orange", "-"),
     "ademamix inside": ("tab:purple", "-"),
 }

@@ -3,8 +3,13 @@
 At optax's defaults simplified_ademamix and ademamix are beyond the boundary where updates stop
 being bounded. nanoGPT, whose embedding has rows that the text never uses, is trained with them, and
 with the remedies: a slower average inside the boundary, a larger ε, and updates that are clipped.
+Two controls tell clipping from momentum: clipping where nothing grows, and the same slow average
+inside the boundary of a larger β.
 """
 
+import functools
+import itertools
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -38,6 +43,7 @@ class Config(TrainingConfig):
       b1: simplified_ademamix's γ; optax's default.
       inside_b1: γ that is inside the boundary.
       b2: simplified_ademamix's β; optax's default.
+      inside_b2: β that is inside the boundary; at β = γ no update exceeds a steady gradient's.
       mix_b2: ademamix's β, for a horizon a tenth of that of optax's default.
       mix_b3: Decay of ademamix's slow average, for such a horizon.
       inside_b3: Decay of the slow average that is inside the boundary.
@@ -49,6 +55,7 @@ class Config(TrainingConfig):
     b1: float = 0.99
     inside_b1: float = 0.97
     b2: float = 0.95
+    inside_b2: float = 0.99
     mix_b2: float = 0.99
     mix_b3: float = 0.999
     inside_b3: float = 0.99
@@ -64,6 +71,7 @@ class Config(TrainingConfig):
             require(square < decay**2 < 1, f"{slow} must be from √{b2} to 1", decay)
             decay = getattr(self, inside)
             require(0 < decay**2 < square, f"{inside} must be from 0 to √{b2}", decay)
+        require(self.b1**2 < self.inside_b2 < 1, "inside_b2 must be from b1² to 1", self.inside_b2)
 
 
 class Arm(NamedTuple):
@@ -72,75 +80,76 @@ class Arm(NamedTuple):
     optimizer: str
     slow: float
     """Decay of the slowest average: γ of simplified_ademamix, b3 of ademamix."""
+    b2: float
     eps: float
     clipped: bool
 
 
 def arms(config: Config) -> dict[str, Arm]:
-    """Return everything that is trained, by name.
+    """Return everything that is trained, by name; arms of one optimizer and β follow each other.
 
     >>> list(arms(Config()))[:3]
     ['defaults', 'defaults, small ε', 'inside']
     """
+    b1, inside, b2 = config.b1, config.inside_b1, config.b2
     eps, small = config.eps, config.small_eps
     return {
-        "defaults": Arm(SIMPLIFIED, config.b1, eps, False),
-        "defaults, small ε": Arm(SIMPLIFIED, config.b1, small, False),
-        "inside": Arm(SIMPLIFIED, config.inside_b1, eps, False),
-        "inside, small ε": Arm(SIMPLIFIED, config.inside_b1, small, False),
-        "clipped": Arm(SIMPLIFIED, config.b1, eps, True),
-        "clipped, small ε": Arm(SIMPLIFIED, config.b1, small, True),
-        "ademamix": Arm(ADEMAMIX, config.mix_b3, eps, False),
-        "ademamix inside": Arm(ADEMAMIX, config.inside_b3, eps, False),
+        "defaults": Arm(SIMPLIFIED, b1, b2, eps, False),
+        "defaults, small ε": Arm(SIMPLIFIED, b1, b2, small, False),
+        "inside": Arm(SIMPLIFIED, inside, b2, eps, False),
+        "inside, small ε": Arm(SIMPLIFIED, inside, b2, small, False),
+        "clipped": Arm(SIMPLIFIED, b1, b2, eps, True),
+        "clipped, small ε": Arm(SIMPLIFIED, b1, b2, small, True),
+        "inside, clipped": Arm(SIMPLIFIED, inside, b2, eps, True),
+        "inside by β": Arm(SIMPLIFIED, b1, config.inside_b2, eps, False),
+        "ademamix": Arm(ADEMAMIX, config.mix_b3, config.mix_b2, eps, False),
+        "ademamix inside": Arm(ADEMAMIX, config.inside_b3, config.mix_b2, eps, False),
     }
 
 
-def makers(config: Config) -> Mapping[str, Callable]:
-    """Return functions from the slowest decay and ε to each optimizer without a learning rate."""
-    return {
-        SIMPLIFIED: lambda slow, eps: contrib.scale_by_simplified_ademamix(
-            slow, config.b2, eps=eps
-        ),
-        ADEMAMIX: lambda slow, eps: contrib.scale_by_ademamix(
-            b2=config.mix_b2, b3=slow, alpha=ALPHA, eps=eps
-        ),
-    }
+MAKERS: Mapping[str, Callable] = {
+    SIMPLIFIED: lambda slow, b2, eps: contrib.scale_by_simplified_ademamix(slow, b2, eps=eps),
+    ADEMAMIX: lambda slow, b2, eps: contrib.scale_by_ademamix(b2=b2, b3=slow, alpha=ALPHA, eps=eps),
+}
+"""Functions from the slowest decay, β and ε to each optimizer without a learning rate."""
 
 
 def compute(config: Config, run: Run) -> xr.Dataset:
-    """Run a sweep for each of the two optimizers; `analyze` them."""
-    inside = {SIMPLIFIED: config.inside_b1, ADEMAMIX: config.inside_b3}
-    suprema = {
-        (name, slow): worst_case(make(slow, 1e-8), config.num_steps).supremum
-        for name, make in makers(config).items()
-        for slow in {inside[name], config.b1 if name == SIMPLIFIED else config.mix_b3}
-    }
+    """Run a sweep for each optimizer and β; `analyze` them."""
+
+    @functools.cache
+    def supremum(optimizer, slow, b2):
+        return worst_case(MAKERS[optimizer](slow, b2, 1e-8), config.num_steps).supremum
+
     losses, updates = [], []
-    for name, make in makers(config).items():
-        of_it = [arm for arm in arms(config).values() if arm.optimizer == name]
+    program = operator.attrgetter("optimizer", "b2")
+    for (name, b2), group in itertools.groupby(arms(config).values(), program):
+        of_it = list(group)
         # A constant gradient's update in units of the learning rate.
         steady = [1 / (1 - arm.slow) if name == SIMPLIFIED else 1 + ALPHA for arm in of_it]
+        limits = [supremum(name, config.inside_b1, b2) if x.clipped else np.inf for x in of_it]
         columns = {
             "slow": [arm.slow for arm in of_it],
             "eps": [arm.eps for arm in of_it],
-            "clip": [suprema[name, inside[name]] if arm.clipped else np.inf for arm in of_it],
+            "clip": limits,
             "learning_rate": config.learning_rate / np.array(steady),
         }
         members = grid(
             point=points(**{key: np.array(x, np.float32) for key, x in columns.items()}),
             seed=config.seeds,
         )
-        loss, largest = train_recording(run, name, config, members, _clipping(make))
+        make = _clipping(functools.partial(MAKERS[name], b2=b2))
+        loss, largest = train_recording(run, f"{name}_{b2:g}", config, members, make)
         losses.append(loss.reshape(*members.shape, -1))
         updates.append({key: x.reshape(*members.shape, -1) for key, x in largest.items()})
     largest = {key: np.concatenate([x[key] for x in updates]) for key in updates[0]}
-    limits = [suprema[arm.optimizer, arm.slow] for arm in arms(config).values()]
-    return analyze(config, np.concatenate(losses), largest, np.array(limits))
+    suprema = [supremum(arm.optimizer, arm.slow, arm.b2) for arm in arms(config).values()]
+    return analyze(config, np.concatenate(losses), largest, np.array(suprema))
 
 
 def _clipping(make: Callable) -> Callable[[Mapping[str, jax.Array]], optax.GradientTransformation]:
     return lambda member: optax.chain(
-        make(member["slow"], member["eps"]), optax.clip(member["clip"])
+        make(member["slow"], eps=member["eps"]), optax.clip(member["clip"])
     )
 
 
@@ -193,6 +202,7 @@ def analyze(
             "slow": named(
                 ("arm", [arm.slow for arm in chosen.values()]), "decay of the slowest average"
             ),
+            "b2": named(("arm", [arm.b2 for arm in chosen.values()]), "β"),
             "eps": named(("arm", [arm.eps for arm in chosen.values()]), "ε"),
             "seed": np.array(config.seeds),
             "step": np.arange(config.num_steps),

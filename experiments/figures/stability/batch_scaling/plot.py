@@ -75,7 +75,7 @@ def _steps(panel, data: xr.Dataset) -> str:
         label = f"{data.trained_ratio.values[place]} (β = {b2:.3g})"
         at_batch = values.isel(trained_ratio=place)
         plotting.seed_band(panel, data.step + 1, at_batch, color=color, label=label)
-    panel.set(xscale="log", yscale="log")
+    panel.set(xscale="log", yscale="log" if (values > 0).any() else "linear")
     panel.set(xlabel="step n + 1", ylabel="largest |u| (learning rates)")
     panel.legend(title="batch size over the smallest", loc="upper left")
     return "unused rows, rule tokens"

@@ -24,7 +24,8 @@ def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
     """Draw updates by step in unused rows and elsewhere, by tensor, and losses."""
     canvas, grid = plotting.canvas(11.0, 7.6, nrows=2, ncols=2)
     plotting.draw_panels(grid, dataset, (_unused, _others, _tensors, _losses))
-    plotting.legend_below(canvas, grid[0, 0])
+    handles, labels = grid[0, 0].get_legend_handles_labels()
+    canvas.legend(handles, labels, loc="outside lower center", ncols=len(labels) // 2)
     return {"": canvas}
 
 
@@ -41,7 +42,8 @@ def _steps(panel, data: xr.Dataset, place: int) -> str:
         values = data.max_update.isel(where=place).sel(arm=arm)
         style = {"color": color, "linestyle": line, "label": arm}
         plotting.seed_band(panel, data.step + 1, values, **style)
-    panel.set(xscale="log", yscale="log")
+    moves = bool((data.max_update.isel(where=place) > 0).any())
+    panel.set(xscale="log", yscale="log" if moves else "linear")
     panel.set(xlabel="step n + 1", ylabel="largest |u| (learning rates)")
     return f"{data['where'].values[place]}"
 

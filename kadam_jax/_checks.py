@@ -34,6 +34,7 @@ INJECTED = (
     "optax.inject_hyperparams takes the parameters' dtype unless it gets "
     "hyperparam_dtype=jnp.float32"
 )
+TRACED = "call this outside of functions that JAX traces (jax.jit, jax.vmap, jax.grad)"
 
 
 def require(
@@ -89,6 +90,14 @@ def check_real(
         bad = ~np.asarray(within.contains(rounded))
         require(not bad.any(), name, words, next(iter(numbers[bad]), None), hint=hint)
     return numbers
+
+
+def check_number(name: str, value: Any, within: Range, *, hint: str = "") -> float:
+    """Check a single real number that is known, not traced, and return it in Python's float."""
+    number = check_real(name, value, within, hint=hint)
+    words = "be a known number"
+    require(is_known(number), name, words, "a traced one", hint=TRACED, error=TypeError)
+    return float(number)
 
 
 def check_hyperparameter(name: str, value: Any, within: Range, *, hint: str = "") -> None:

@@ -11,7 +11,7 @@ Adaptive Optimization and Normalization`, `arXiv 2411.05746 <https://arxiv.org/a
 import math
 import warnings
 
-from kadam_jax._checks import DECAY, POSITIVE, POSITIVE_DECAY, check_choice, check_real, require
+from kadam_jax._checks import DECAY, POSITIVE, POSITIVE_DECAY, check_choice, check_number, require
 
 __all__ = ["RULES", "critical_batch", "decays_for_batch"]
 
@@ -46,8 +46,9 @@ def decays_for_batch(
       (b1, b2) for `new_batch`, Python floats.
 
     Raises:
-      ValueError: a number is out of range, `rule` is unknown, or "sde" would need a negative decay.
-      TypeError: an argument is not a single real number.
+      ValueError: a number is out of range, `rule` is unknown, or `new_batch` is so far from `batch`
+        that a decay would be 0, 1 or, with "sde", negative.
+      TypeError: an argument is not a single real number, or is traced.
 
     Warns:
       UserWarning: γ'² >= β', where updates are unbounded; the message has the critical batch size.
@@ -63,15 +64,21 @@ def decays_for_batch(
       <https://arxiv.org/abs/2507.07101>`_, have the rule "tokens"; Malladi et al., `On the SDEs and
       Scaling Rules for Adaptive Gradient Algorithms <https://arxiv.org/abs/2205.10287>`_, "sde".
     """
-    ratio = _number("new_batch", new_batch, POSITIVE) / _number("batch", batch, POSITIVE)
     critical = critical_batch(b1, b2, batch, rule=rule)
-    first, second = _scaled(float(b1), float(b2), ratio, rule)
+    b1, b2, batch = float(b1), float(b2), float(batch)
+    new_batch = check_number("new_batch", new_batch, POSITIVE)
+    first, second = _scaled(b1, b2, new_batch / batch, rule)
     if rule == "sde":
         largest = batch / max(1 - b1, 1 - b2)
-        words = f"be at most {largest:.6g} for rule='sde', which has negative decays beyond"
-        require(min(first, second) >= 0, "new_batch", words, new_batch)
+        words = f"be below {largest:.6g} for rule='sde', which has no decays above 0 from there on"
+        require(first >= 0 and second > 0, "new_batch", words, new_batch)
+    words = "have decays that float64 can tell from 0 and 1"
+    hint = f"choose one closer to batch={batch:g}"
+    got = f"{new_batch:g} with decays {(first, second)}"
+    require(first < 1 and 0 < second < 1, "new_batch", words, got, hint=hint)
     if first**2 >= second:
-        where = f"from batch {critical:.6g} on" if critical else "at every batch size"
+        where = {0.0: "at every batch size", math.inf: "by rounding"}
+        where = where.get(critical, f"from batch {critical:.6g} on")
         warnings.warn(
             f"b1={first:.6g}, b2={second:.6g} at batch {new_batch:g} are unstable: b1**2 >= b2, "
             f"{where}, so that updates without gradients grow; lower b1 to below "
@@ -101,16 +108,16 @@ def critical_batch(b1: float, b2: float, batch: float, *, rule: str = "tokens") 
 
     Raises:
       ValueError: a number is out of range, or `rule` is unknown.
-      TypeError: an argument is not a single real number.
+      TypeError: an argument is not a single real number, or is traced.
 
     Example:
       >>> from kadam_jax import critical_batch
       >>> print(round(critical_batch(0.95, 0.98, 128)))
       650
     """
-    b1 = _number("b1", b1, DECAY)
-    b2 = _number("b2", b2, POSITIVE_DECAY)
-    batch = _number("batch", batch, POSITIVE)
+    b1 = check_number("b1", b1, DECAY)
+    b2 = check_number("b2", b2, POSITIVE_DECAY)
+    batch = check_number("batch", batch, POSITIVE)
     check_choice("rule", rule, RULES)
     if b1 == 0:
         return math.inf
@@ -127,7 +134,3 @@ def _scaled(b1: float, b2: float, ratio: float, rule: str) -> tuple[float, float
     if rule == "sde":
         return 1 - ratio * (1 - b1), 1 - ratio * (1 - b2)
     return b1**ratio if rule == "both" else b1, b2**ratio
-
-
-def _number(name: str, value: float, within) -> float:
-    return float(check_real(name, value, within))

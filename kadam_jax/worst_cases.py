@@ -25,8 +25,9 @@ scale of gradients, and must be what the weights predict for random gradients. F
 gradient ascent through the optimizer reaches is a lower bound of the supremum.
 
 Everything here runs in float64 whatever the caller's settings are, with gradients so large that
-every ε in use disappears, and with parameters at 0, where decoupled weight decay does. Updates are
-in units of the learning rate.
+every ε in use disappears, and with parameters at 0, where decoupled weight decay does.
+Hyperparameters are what they are after rounding: decays of float32 have an exact worst case, too,
+that of the rounded decays. Updates are in units of the learning rate.
 
 The paper is Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and
 Normalization`, `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_.
@@ -47,9 +48,12 @@ from kadam_jax._checks import (
     NOT_NEGATIVE,
     POSITIVE,
     POSITIVE_DECAY,
+    TRACED,
     check_integer,
+    check_number,
     check_real,
     check_shape,
+    is_known,
     require,
 )
 from kadam_jax.stability import exact_max_update_bound
@@ -107,6 +111,8 @@ TIED = "the update depends on the parameters, beyond weight decay"
 SCALED = "the update depends on the scale of the gradients"
 UNBOUNDED = "the update grows with the scale of the gradients, so it has no bound"
 
+INSIDE = "instead of optax.MultiSteps, give the optimizer inside it, which sees means of gradients"
+
 _LARGE = 1e60  # the last gradient; its square divided by it four times is still a normal number
 _SMALL = 1e-60  # the others, in place of 0, where roots have no derivative
 _SMALLEST = 1e-100  # smaller weights are mixed with terms in _SMALL / _LARGE, or underflow
@@ -115,11 +121,20 @@ _MAX_LANES = 4096
 
 
 def _in_float64(function: Callable) -> Callable:
-    """Run `function` in float64, and without JAX's NaN checks: 0/0 is expected where ε is 0."""
+    """Run `function` in float64 under any settings, while JAX traces too; 0/0 is expected."""
 
     @wraps(function)
     def runs(*args, **kwargs):
-        with jax.enable_x64(True), jax.debug_nans(False), np.errstate(all="ignore"):
+        with (
+            jax.enable_x64(True),
+            jax.debug_nans(False),
+            jax.debug_infs(False),
+            jax.disable_jit(False),
+            jax.numpy_dtype_promotion("standard"),
+            jax.numpy_rank_promotion("allow"),
+            jax.ensure_compile_time_eval(),
+            np.errstate(all="ignore"),
+        ):
             return function(*args, **kwargs)
 
     return runs
@@ -204,12 +219,15 @@ def worst_case(
 
     Returns:
       The supremum, the gradients (num_steps,), the update that the optimizer itself reaches on
-      them, whether the supremum is exact, and why. A supremum beyond float64 is inf. Gradients
-      span at most 260 decades, so that squares fit, and others are 0; where that costs something,
-      `attained` is smaller than the supremum.
+      them, whether the supremum is exact, and why. Gradients span at most 260 decades, so that
+      squares fit, and others are 0; where that costs something, `attained` is smaller than the
+      supremum. A supremum beyond float64 is inf. So is that of Adam with b2 = 0, whose last
+      gradient can be as small as one likes next to those before; no gradients reach inf, and those
+      that are returned span 110 decades.
 
     Raises:
-      TypeError: `optimizer` is not a `GradientTransformation`, or an integer is not an int.
+      TypeError: `optimizer` is not a `GradientTransformation` or has traced hyperparameters, or an
+        integer is not an int.
       ValueError: `num_steps` or `search_steps` is below 1, `learning_rate` is not positive, or
         `optimizer` cannot update from gradients and parameters alone.
 
@@ -240,7 +258,7 @@ def worst_case(
         gradients,
         attained / rate,
         False,
-        f"{reason}; a search found this lower bound",
+        f"{reason}; a search with parameters at 0, where some optimizers move least, found this",
     )
 
 
@@ -262,7 +280,8 @@ def dead_gradient_growth(
 
     Returns:
       The slope of ln\|r_j\| over the last lags that float64 has; -inf if updates stop with the
-      gradients, and NaN if what they do depends on the gradients' size.
+      gradients, inf if the first of them without a gradient is infinite (Adam with b2 = 0), and NaN
+      if what they do depends on the gradients' size.
 
     Raises:
       TypeError: `optimizer` is not a `GradientTransformation`, or `num_steps` not an int.
@@ -276,7 +295,8 @@ def dead_gradient_growth(
       '0.0156'
     """
     num_steps = _check(optimizer, num_steps, 2)
-    return float(_slope(_log_impulses(optimizer, num_steps)))
+    log_ratio = _log_impulses(optimizer, num_steps)
+    return float(np.inf if log_ratio[1] == np.inf else _slope(log_ratio))
 
 
 @_in_float64
@@ -308,7 +328,7 @@ def steps_until_update(
       299.0
     """
     num_steps = _check(optimizer, num_steps, 2)
-    log_size = np.log(float(check_real("size", size, POSITIVE)))
+    log_size = np.log(check_number("size", size, POSITIVE))
     log_ratio = _log_impulses(optimizer, num_steps)
     reached = np.flatnonzero(log_ratio >= log_size)
     if reached.size:
@@ -344,7 +364,8 @@ def max_travel(
       TypeError: `optimizer_or_decays` is neither, or `num_steps` is not an int.
       ValueError: `num_steps` is below 1, a decay is out of range, `schedule` is a number that is
         not positive or has rates that are negative, not finite or not single, the optimizer's
-        worst case is not known exactly, or float64 cannot hold it.
+        worst case is not known exactly at every step (the first updates of RAdam are not
+        normalized), or float64 cannot hold it.
 
     Example:
       >>> import optax
@@ -361,13 +382,17 @@ def max_travel(
         words = "be (b1, b2) or an optax.GradientTransformation"
         require(is_pair, "optimizer_or_decays", words, repr(optimizer_or_decays), error=TypeError)
         b1, b2 = optimizer_or_decays
-        check_real("b1", b1, DECAY)
-        check_real("b2", b2, POSITIVE_DECAY)
+        b1, b2 = check_number("b1", b1, DECAY), check_number("b2", b2, POSITIVE_DECAY)
         suprema = exact_max_update_bound(steps, b1, b2)
-    rates = schedule if callable(schedule) else check_real("schedule", schedule, POSITIVE)
-    rates = jax.vmap(rates)(steps) if callable(rates) else np.full(num_steps, float(rates))
-    check_shape("schedule's rates", rates, (num_steps,), hint="give one number for each step")
-    check_real("schedule's rates", rates, NOT_NEGATIVE, single=False)
+    if callable(schedule):
+        name, rates = "schedule's rates", jax.vmap(schedule)(steps)
+        check_shape(name, rates, (num_steps,), hint="give one number for each step")
+        rates = check_real(name, rates, NOT_NEGATIVE, single=False)
+        require(
+            is_known(rates), name, "be known numbers", "traced ones", hint=TRACED, error=TypeError
+        )
+    else:
+        rates = check_number("schedule", schedule, POSITIVE)
     return float(np.sum(np.asarray(rates, np.float64) * np.asarray(suprema)))
 
 
@@ -375,21 +400,25 @@ def _check(optimizer: optax.GradientTransformation, num_steps: int, least: int =
     """Check both arguments that all functions have."""
     is_optimizer = isinstance(optimizer, optax.GradientTransformation)
     words = "be an optax.GradientTransformation"
-    require(is_optimizer, "optimizer", words, repr(optimizer), error=TypeError)
+    hint = INSIDE if isinstance(optimizer, optax.MultiSteps) else ""
+    require(is_optimizer, "optimizer", words, repr(optimizer), hint=hint, error=TypeError)
     num_steps = check_integer("num_steps", num_steps, least)
     try:
-        jax.eval_shape(_single(optimizer), jnp.zeros(2))
+        constants = jax.make_jaxpr(_single(optimizer))(jnp.zeros(2)).consts
     except Exception as error:  # whatever an optimizer raises that needs more, such as a loss
         got = f"{type(error).__name__}: {error}".splitlines()[0]
         words = "update from gradients and parameters alone"
-        hint = "pass one that needs no loss value, no random key and no other extra arguments"
+        hint = "pass one that needs no loss, random key, gradients of examples or other arguments"
         raise ValueError(f"optimizer must {words}, got {got}; {hint}") from error
+    words = "have hyperparameters that are known numbers"
+    known = all(map(is_known, constants))
+    require(known, "optimizer", words, "traced ones", hint=TRACED, error=TypeError)
     return num_steps
 
 
 def _rate(learning_rate: float | optax.Schedule, num_steps: int) -> float:
     value = learning_rate(num_steps - 1) if callable(learning_rate) else learning_rate
-    return float(check_real("learning_rate", value, POSITIVE))
+    return check_number("learning_rate", value, POSITIVE)
 
 
 def _result(supremum, gradients, attained, exact, reason) -> WorstCase:
@@ -397,14 +426,17 @@ def _result(supremum, gradients, attained, exact, reason) -> WorstCase:
 
 
 def _last_update(optimizer: optax.GradientTransformation) -> Callable:
-    """Return a function from gradients, whose leaves have a leading axis of steps, to an update."""
+    """Return a function from gradients, whose leaves have a leading axis of steps, to an update.
 
-    def last(gradients, params):
+    The optimizer starts at `start` times the parameters, which do not move.
+    """
+
+    def last(gradients, params, start=0.0):
         def advance(state, gradient):
             return optimizer.update(gradient, state, params)[1], None
 
-        start = optimizer.init(jax.tree.map(jnp.zeros_like, params))
-        state, _ = jax.lax.scan(advance, start, jax.tree.map(lambda x: x[:-1], gradients))
+        state = optimizer.init(jax.tree.map(lambda x: start * x, params))
+        state, _ = jax.lax.scan(advance, state, jax.tree.map(lambda x: x[:-1], gradients))
         return optimizer.update(jax.tree.map(lambda x: x[-1], gradients), state, params)[0]
 
     return last
@@ -441,7 +473,7 @@ def _derivatives(optimizer: optax.GradientTransformation, num_steps: int) -> Cal
     """Return a function that computes a_j and b_j, each (num_steps,) by lag."""
 
     def derivatives():
-        gradients = jnp.full(num_steps, _SMALL).at[-1].set(_LARGE)
+        gradients = jnp.full(num_steps, _SMALL, float).at[-1].set(_LARGE)
         older = jnp.ones(num_steps).at[-1].set(0.0)
         slope = jax.value_and_grad(_single(optimizer))
         (update, first), (_, second) = jax.jvp(slope, (gradients,), (older,))
@@ -460,7 +492,7 @@ def _continued(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     else they are 0.
     """
     known = np.abs(values) > _SMALLEST
-    log = np.log(np.where(known, np.abs(values), 0.0))
+    log = np.log(np.abs(values), where=known, out=np.full(len(values), -np.inf))
     sign = np.sign(values)
     last = np.flatnonzero(known)
     if not last.size or last[-1] == len(values) - 1:
@@ -494,25 +526,31 @@ def _reason(
 ) -> str:
     """Test whether updates are what `weights` say; return EXACT or what contradicts it."""
     rng = np.random.default_rng(0)
-    coupled, drifts = _dependence(optimizer, rng, min(num_steps, 16))
+    coupled, tied = _dependence(optimizer, rng, min(num_steps, 16))
     sequences = _heavy_tailed(rng, 16, num_steps)
     updates, scaled = reach(np.concatenate([sequences, 1e10 * sequences])).reshape(2, -1)
     is_finite = np.isfinite(updates)
     words = "have finite updates at gradients around 1e50"
-    hint = "let it compute in its parameters' dtype, here float64, such as with mu_dtype=None"
+    hint = f"let it compute in its parameters' dtype, float64, as with mu_dtype=None; {INSIDE}"
     require(is_finite.all(), "optimizer", words, next(iter(updates[~is_finite]), None), hint=hint)
     if coupled:
         return COUPLED
-    if not _close(*drifts) or np.abs(drifts).max() > 0.5:
+    if tied:
         return TIED
+    a, b = weights.sign * np.exp(weights.log_a), np.exp(weights.log_b)
+    predicted = sequences[:, ::-1] @ a / np.sqrt(sequences**2 @ b[::-1])
+    up_to_sign = min(updates, -updates, key=lambda x: np.abs(x - predicted).sum())
+    reason = _form(updates, scaled, np.sign(up_to_sign * updates) * predicted)
+    return OTHER if reason == EXACT and not _reaches(reach, weights) else reason
+
+
+def _form(updates: np.ndarray, scaled: np.ndarray, predicted: np.ndarray) -> str:
+    """Judge the updates of random gradients, and of the same ones on another scale."""
     if np.median(np.abs(scaled / updates)) > 1e5:
         return UNBOUNDED
     if not _close(updates, scaled):
         return SCALED
-    a, b = weights.sign * np.exp(weights.log_a), np.exp(weights.log_b)
-    predicted = sequences[:, ::-1] @ a / np.sqrt(sequences**2 @ b[::-1])
-    up_to_sign = min(updates, -updates, key=lambda x: np.abs(x - predicted).sum())
-    return EXACT if _close(up_to_sign, predicted) and _reaches(reach, weights) else OTHER
+    return EXACT if _close(updates, predicted) else OTHER
 
 
 def _reaches(reach: Callable, weights: _Weights) -> bool:
@@ -524,11 +562,15 @@ def _reaches(reach: Callable, weights: _Weights) -> bool:
     updates = np.abs(reach(sequences))
     # Not where a lag has no weight in the denominator, or where that is too small for float64.
     known = np.isfinite(predicted) & (log_squares > 2 * np.log(1e20))
-    return not known.any() or bool(np.isclose(updates, predicted, rtol=1e-4)[known].any())
+    return not known.any() or bool(np.isclose(updates, predicted, rtol=1e-9, atol=0)[known].any())
 
 
-def _dependence(optimizer, rng, num_steps) -> tuple[bool, np.ndarray]:
-    """Return whether an entry's update changes with others' gradients, and how with parameters."""
+def _dependence(optimizer, rng, num_steps) -> tuple[bool, bool]:
+    """Return whether an entry's update changes with others' gradients, and with parameters.
+
+    Weight decay is not counted: its part is the same for all gradients, and wherever the optimizer
+    started. (Up to half the parameter, an optimizer that averages parameters may move, too.)
+    """
     shapes = {"matrix": (2, 2), "vector": (2,)}
     first, second = (
         {name: _heavy_tailed(rng, num_steps, *shape) for name, shape in shapes.items()}
@@ -536,12 +578,15 @@ def _dependence(optimizer, rng, num_steps) -> tuple[bool, np.ndarray]:
     )
     changed = {name: x.copy() for name, x in second.items()}
     changed["matrix"][:, 0, 0] = first["matrix"][:, 0, 0]
-    gradients = jax.tree.map(lambda *x: np.stack(x), first, changed, first, second, second)
-    values = np.array([0.0, 0.0, 1.0, 0.0, 1.0])
+    runs = first, changed, first, second, second, first
+    values, starts = np.array([0.0, 0.0, 1.0, 0.0, 1.0, 1.0]), np.array([0.0] * 5 + [1.0])
+    gradients = jax.tree.map(lambda *x: np.stack(x), *runs)
     params = {name: np.multiply.outer(values, np.ones(shape)) for name, shape in shapes.items()}
-    updates = jax.jit(jax.vmap(_last_update(optimizer)))(gradients, params)
-    plain, other, shifted, second_plain, second_shifted = np.asarray(updates["matrix"])[:, 0, 0]
-    return not _close(plain, other), np.array([shifted - plain, second_shifted - second_plain])
+    updates = jax.jit(jax.vmap(_last_update(optimizer)))(gradients, params, starts)
+    plain, other, shifted, *seconds, started = np.asarray(updates["matrix"])[:, 0, 0]
+    drift, second_drift, started_drift = shifted - plain, seconds[1] - seconds[0], started - plain
+    is_decay = abs(drift) <= 0.5 or _close(drift, started_drift)
+    return not _close(plain, other), not (_close(drift, second_drift) and is_decay)
 
 
 def _heavy_tailed(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -616,21 +661,47 @@ def _log_impulses(optimizer: optax.GradientTransformation, num_steps: int) -> np
 
 
 def _suprema(optimizer: optax.GradientTransformation, num_steps: int) -> np.ndarray:
-    """Return the suprema at all steps: every impulse runs in a lane of its own."""
+    """Return the suprema at all steps, each of which must be exact: an impulse has its own lane.
+
+    The impulse G of step i makes the update r_j at step n = i+j, whose derivative with respect to
+    g_n is a_0 / (√b_j G). So each step's weights are known, and predict random sequences.
+    """
     num_steps = _check(optimizer, num_steps)
     weights, reason = _read(optimizer, num_steps)
-    hint = "give the decays (b1, b2) of an Adam whose supremum bounds it"
-    require(reason == EXACT, "optimizer", "have an exact worst case", reason, hint=hint)
-    params = jnp.zeros((1, 1))
-    lanes = jnp.arange(num_steps)
+    params, lanes = jnp.zeros((1, 1)), jnp.arange(num_steps)
+    random = _heavy_tailed(np.random.default_rng(0), 8, num_steps)
+    sequences = jnp.concatenate([random, 1e10 * random])
+
+    def move(state, gradient):
+        def update(gradient):
+            updates, after = optimizer.update(gradient[None, None], state, params)
+            return jnp.asarray(updates)[0, 0], after
+
+        return jax.jvp(update, (gradient,), (jnp.ones_like(gradient),), has_aux=True)
 
     def advance(state, n):
-        gradients = jnp.where(lanes == n, _IMPULSE, 0.0)[:, None, None]
-        updates, state = jax.vmap(lambda g, s: optimizer.update(g, s, params))(gradients, state)
-        return state, jnp.sqrt(jnp.sum(jnp.square(jnp.asarray(updates))))
+        impulses = jnp.where(lanes == n, jnp.array(_IMPULSE), 0)
+        gradients = jnp.concatenate([impulses, sequences[:, n]])
+        updates, slopes, state = jax.vmap(move)(state, gradients)
+        ratio, slope = updates[:num_steps], slopes[:num_steps] * _IMPULSE
+        root = jnp.where(slope == 0, 1, jnp.abs(ratio[n] / slope))
+        root = jnp.where(lanes < n, root, lanes == n)
+        square = jnp.square(sequences) @ jnp.square(root)
+        predicted = sequences @ (ratio * root) / jnp.sqrt(square)
+        return state, (jnp.linalg.norm(ratio), updates[num_steps:], predicted)
 
-    start = jax.vmap(lambda _: optimizer.init(params))(lanes)
-    suprema = np.asarray(jax.jit(lambda: jax.lax.scan(advance, start, lanes)[1])())
+    start = jax.vmap(lambda _: optimizer.init(params))(jnp.arange(num_steps + len(sequences)))
+    every = jax.jit(lambda: jax.lax.scan(advance, start, lanes)[1])()
+    suprema, updates, predicted = map(np.asarray, every)
+    hint = "give the decays (b1, b2) of an Adam whose supremum bounds it, if there is one"
+    for n, (of_step, expected) in enumerate(zip(updates, predicted, strict=True)):
+        at_step = _form(*of_step.reshape(2, -1), expected[: len(random)])
+        if n == num_steps - 1:
+            at_step = reason
+        got = f"at step {n}: {at_step}"
+        require(
+            at_step == EXACT, "optimizer", "have exact worst cases at all steps", got, hint=hint
+        )
     last = np.exp(weights.log_supremum)
     words = "have impulse responses that float64 holds for num_steps steps"
     hint = "give its decays, or fewer steps"
@@ -639,13 +710,20 @@ def _suprema(optimizer: optax.GradientTransformation, num_steps: int) -> np.ndar
 
 
 def _attaining(weights: _Weights) -> np.ndarray:
-    """Return gradients proportional to a_j/b_j at scales that float64 may hold, oldest first."""
-    log_sizes = weights.log_a - weights.log_b - weights.log_supremum
-    log_sizes = np.where(weights.sign == 0, -np.inf, log_sizes)
+    """Return gradients proportional to a_j/b_j at scales that float64 may hold, oldest first.
+
+    If lags without weight in the denominator make the supremum infinite, they are 1e110 next to 1.
+    """
+    log_sizes = np.where(weights.sign == 0, -np.inf, weights.log_a - weights.log_b)
+    free = np.isposinf(log_sizes)
+    if free.any():
+        log_sizes = np.where(free, np.log(1e110), 0.0)
+    elif np.isfinite(weights.log_supremum):
+        log_sizes -= weights.log_supremum
     largest = np.log(1e150)
     shifts = np.log(1e40), largest - log_sizes.max()  # large next to any ε; all of them
     sequences = [np.where(x > largest + 1, 0, np.exp(x)) for x in (log_sizes + c for c in shifts)]
-    return (weights.sign * np.nan_to_num(sequences))[:, ::-1]
+    return (np.where(free, 1, weights.sign) * np.nan_to_num(sequences))[:, ::-1]
 
 
 def _candidates(num_steps: int) -> np.ndarray:

@@ -3,6 +3,7 @@
 import math
 import warnings
 
+import jax
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from kadam_jax import critical_batch, decays_for_batch
 from kadam_jax.batch_size import RULES
 
 decays = st.floats(0.01, 0.9999)
-batches = st.floats(1e-2, 1e6)
+batches = st.floats(1, 100)
 
 
 def quiet(*args, **options):
@@ -74,7 +75,7 @@ def test_unstable_decays_warn_with_the_critical_batch():
         ((0.9, 0.99, 0, 2), {}, "batch must be"),
         ((0.9, 0.99, 1, math.inf), {}, "new_batch must be"),
         ((0.9, 0.99, 1, 2), {"rule": "linear"}, "rule must be one of tokens, both, sde"),
-        ((0.9, 0.99, 1, 11), {"rule": "sde"}, "new_batch must be at most 10 "),
+        ((0.9, 0.99, 1, 11), {"rule": "sde"}, "new_batch must be below 10 "),
     ],
 )
 def test_refuses_numbers_out_of_range(arguments, options, words):
@@ -85,3 +86,32 @@ def test_refuses_numbers_out_of_range(arguments, options, words):
 def test_momentum_of_zero_is_always_stable():
     assert critical_batch(0.0, 0.5, 8) == math.inf
     assert decays_for_batch(0.0, 0.5, 8, 800)[0] == 0.0
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(("batch", "new_batch"), [(1, 1e9), (1e20, 1), (1e308, 1e-308)])
+def test_ratios_beyond_float64_are_refused_with_a_remedy(rule, batch, new_batch):
+    words = "new_batch must be below 10 for" if new_batch > batch and rule == "sde" else "closer to"
+    with pytest.raises(ValueError, match=words):
+        decays_for_batch(0.9, 0.999, batch, new_batch, rule=rule)
+
+
+@given(st.floats(0, 0.9999), st.floats(1e-4, 0.9999), st.floats(1e-6, 1e6), st.sampled_from(RULES))
+def test_decays_are_in_range_and_no_batch_is_infinite(b1, b2, ratio, rule):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            first, second = decays_for_batch(b1, b2, 1, ratio, rule=rule)
+        except ValueError:
+            return
+    assert 0 <= first < 1
+    assert 0 < second < 1
+    assert bool(caught) == (first**2 >= second)
+    assert not any("inf" in str(x.message) for x in caught)
+
+
+@pytest.mark.parametrize("name", ["b1", "b2", "batch", "new_batch"])
+def test_traced_numbers_are_named(name):
+    numbers = {"b1": 0.9, "b2": 0.999, "batch": 1.0, "new_batch": 2.0}
+    with pytest.raises(TypeError, match=rf"^{name} must be a known number, got a traced one; call"):
+        jax.jit(lambda x: decays_for_batch(**numbers | {name: x}))(0.5)

@@ -1,7 +1,9 @@
 """Tests of the worst case of any optimizer: weights, suprema and what follows from them."""
 
 import math
+import pickle
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,7 @@ import pytest
 
 import kadam_jax
 from kadam_jax import (
+    WorstCase,
     dead_gradient_growth,
     exact_growth_rate,
     exact_max_update_bound,
@@ -102,7 +105,7 @@ def test_weights_read_from_adam_give_the_exact_bound(num_steps):
     b1, b2 = rng.uniform(0, 1, 50), rng.uniform(0.01, 1, 50)
     b1[:10] = 1 - 10 ** rng.uniform(-4, -1, 10)  # slow averages
     b2[:20] = 1 - 10 ** rng.uniform(-4, -1, 20)
-    with jax.enable_x64(True), np.errstate(divide="ignore"):
+    with jax.enable_x64(True):
         read = jax.jit(jax.vmap(lambda b1, b2: _derivatives(optax.adam(1.0, b1, b2), num_steps)()))
         pairs = zip(*map(np.asarray, read(b1, b2)), strict=True)
         exact = np.asarray(exact_max_update_bound(num_steps - 1, b1, b2, log=True))
@@ -140,7 +143,7 @@ def test_weights_and_suprema_are_those_of_sixty_digits(golden, number):
     case = golden("worst_case")[number]
     optimizer = GOLDEN[case["family"]](1.0, *case["decays"])
     response = impulse_response(optimizer, case["num_steps"])
-    supremum = np.linalg.norm(response.ratio)
+    supremum = np.hypot.reduce(response.ratio)  # whose squares may overflow
     np.testing.assert_allclose(supremum, case["supremum"], rtol=1e-9)
     for name in ("numerator", "denominator"):
         np.testing.assert_allclose(getattr(response, name)[case["lags"]], case[name], rtol=1e-9)
@@ -152,13 +155,74 @@ def test_suprema_beyond_float64_are_exact_all_the_same():
     assert result.supremum == math.inf
 
 
-def test_all_steps_at_once_give_each_steps_supremum():
-    reach = max_travel(optax.nadam(1.0, 0.8, 0.95), 1.0, 40)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_all_steps_at_once_give_each_steps_supremum(name):
+    optimizer, weights, decays = FAMILIES[name]
     each = [
         np.linalg.norm(np.divide(a, np.sqrt(b)))
-        for a, b in (nadam_weights(n, 0.8, 0.95) for n in range(1, 41))
+        for a, b in (weights(n, *decays) for n in range(1, 41))
     ]
-    np.testing.assert_allclose(reach, sum(each), rtol=1e-10)
+    np.testing.assert_allclose(max_travel(optimizer, 1.0, 40), sum(each), rtol=1e-10)
+
+
+def switching(other, at):
+    """Return Adam, but for one step, whose update is that of another optimizer."""
+    pair = optax.adam(1.0), other
+
+    def update(gradient, state, params=None):
+        count, *states = state
+        updates, states = zip(*[o.update(gradient, s) for o, s in zip(pair, states)])  # noqa: B905
+        update = jax.tree.map(lambda x, y: jnp.where(count == at, y, x), *updates)
+        return update, (count + 1, *states)
+
+    return optax.GradientTransformation(lambda x: (0, *(o.init(x) for o in pair)), update)
+
+
+def test_travel_counts_a_step_of_other_weights_and_refuses_one_of_another_form():
+    b2s = np.where(np.arange(12) == 7, 0.95, 0.999)
+    exact = jnp.sum(exact_max_update_bound(np.arange(12), 0.9, b2s))
+    travel = max_travel(switching(optax.adam(1.0, b2=0.95), 7), 1.0, 12)
+    assert travel == pytest.approx(float(exact), rel=1e-5)
+    with pytest.raises(ValueError, match=r"at all steps, got at step 7: .* not a weighted sum"):
+        max_travel(switching(optax.adabelief(1.0), 7), 1.0, 12)
+    with pytest.raises(ValueError, match=r"got at step 0: .* no bound"):
+        max_travel(optax.radam(1.0), 1.0, 12)
+
+
+def test_travel_has_steps_that_do_not_move():
+    warmup = optax.linear_schedule(0.0, 1.0, 4)
+    inside, outside = max_travel(optax.adam(warmup), 1.0, 8), max_travel((0.9, 0.999), warmup, 8)
+    assert inside == pytest.approx(outside, rel=1e-6)
+
+
+def test_a_supremum_without_bound_has_gradients_that_go_far():
+    result = worst_case(optax.adam(1.0, b2=0.0), 8)
+    assert (result.supremum, result.exact) == (math.inf, True)
+    assert 1e100 < result.attained < math.inf
+    assert np.isfinite(result.gradients).all()
+    assert dead_gradient_growth(optax.adam(1.0, b2=0.0), num_steps=8) == math.inf
+    assert steps_until_update(optax.adam(1.0, b2=0.0), 1e50, num_steps=8) == 1
+    assert worst_case(optax.adam(1.0, b1=0.0, b2=0.0), 8).supremum == pytest.approx(1.0, rel=1e-12)
+
+
+single = jnp.float32
+SAME_AS_ADAM = {
+    "float32 decays": optax.adam(1.0, single(0.9), single(0.999)),
+    "NumPy's float32 decays": optax.adam(np.float32(1.0), np.float32(0.9), np.float32(0.999)),
+    "injected": optax.inject_hyperparams(optax.adam)(1.0),
+    "injected float32": optax.inject_hyperparams(optax.adam, hyperparam_dtype=single)(1.0),
+    "weight decay": optax.adamw(1.0, weight_decay=0.7),
+    "more weight decay": optax.adamw(1.0, weight_decay=3.0),
+    "negative weight decay": optax.adamw(1.0, weight_decay=-1.0),
+}
+
+
+@pytest.mark.parametrize("name", SAME_AS_ADAM)
+def test_precision_and_weight_decay_leave_adam_exact(name):
+    result = worst_case(SAME_AS_ADAM[name], 20, search_steps=1)
+    assert result.exact, result.reason
+    assert result.supremum == pytest.approx(worst_case(optax.adam(1.0), 20).supremum, rel=1e-5)
+    assert result.attained == pytest.approx(result.supremum, rel=1e-9)
 
 
 OTHERS = {
@@ -176,6 +240,11 @@ OTHERS = {
         optax.chain(optax.adam(1.0), optax.clip(1.04)),
         "not a weighted sum",
     ),
+    "updates clipped next to their supremum": (
+        optax.chain(optax.adam(1.0), optax.clip(worst_case(optax.adam(1.0), 12).supremum - 1e-8)),
+        "not a weighted sum",
+    ),
+    "from a start": (optax.contrib.madgrad(1.0), "parameters"),
     "large epsilon": (optax.adam(1.0, eps=1e55), "scale"),
 }
 
@@ -287,12 +356,68 @@ def test_measured_impulses_are_interpolated_where_they_are_geometric():
 
 def test_results_do_not_depend_on_the_callers_settings():
     expected = worst_case(optax.adam(1.0), 15)
-    with jax.enable_x64(True), jax.debug_nans(True), jax.numpy_dtype_promotion("standard"):
+    with (
+        jax.enable_x64(True),
+        jax.debug_nans(True),
+        jax.debug_infs(True),
+        jax.disable_jit(),
+        jax.numpy_dtype_promotion("strict"),
+        np.errstate(all="raise"),
+    ):
         inside = worst_case(optax.adam(1.0), 15)
     np.testing.assert_array_equal(inside.gradients, expected.gradients)
     assert inside.gradients.dtype == np.float64
     assert inside.supremum == expected.supremum
     assert jnp.zeros(1).dtype == np.float32
+
+
+def test_threads_and_pickles_keep_a_result():
+    expected = worst_case(optax.adam(1.0), 15)
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(lambda _: worst_case(optax.adam(1.0), 15), range(2)))
+    for result in [*results, pickle.loads(pickle.dumps(expected))]:
+        assert isinstance(result, WorstCase)
+        jax.tree.map(np.testing.assert_array_equal, result, expected)
+
+
+QUESTIONS = {
+    "worst_case": lambda optimizer: worst_case(optimizer, 8).supremum,
+    "impulse_response": lambda optimizer: impulse_response(optimizer, 8).ratio.sum(),
+    "dead_gradient_growth": lambda optimizer: dead_gradient_growth(optimizer, num_steps=8),
+    "steps_until_update": lambda optimizer: steps_until_update(optimizer, 0.1, num_steps=8),
+    "max_travel": lambda optimizer: max_travel(optimizer, 1.0, 8),
+}
+
+
+@pytest.mark.parametrize("name", ["worst_case", "max_travel"])
+def test_known_hyperparameters_are_answered_while_jax_traces(name):
+    ask = QUESTIONS[name]
+    inside = jax.jit(lambda x: x * ask(optax.adam(1.0)))(1.0)
+    assert float(inside) == pytest.approx(float(ask(optax.adam(1.0))), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_traced_hyperparameters_are_refused(name):
+    ask = QUESTIONS[name]
+    for transform in (jax.jit, jax.grad, lambda f: lambda x: jax.vmap(f)(jnp.full(2, x))):
+        with pytest.raises(TypeError, match=r"optimizer must have .* known numbers.*outside"):
+            transform(lambda x: ask(optax.adam(1.0, b1=x)))(0.9)
+
+
+@pytest.mark.parametrize(
+    ("ask", "name"),
+    [
+        (lambda x: worst_case(optax.adam(1.0), 4, learning_rate=x), "learning_rate"),
+        (lambda x: steps_until_update(optax.adam(1.0), x, num_steps=4), "size"),
+        (lambda x: max_travel((x, 0.9), 1.0, 4), "b1"),
+        (lambda x: max_travel((0.9, x), 1.0, 4), "b2"),
+        (lambda x: max_travel((0.9, 0.99), x, 4), "schedule"),
+        (lambda x: max_travel((0.9, 0.99), lambda _: x, 4), "schedule's rates"),
+    ],
+)
+def test_traced_numbers_are_named(ask, name):
+    with pytest.raises(TypeError, match=rf"^{name} must be (a )?known numbers?, got .*outside of"):
+        jax.jit(ask)(0.5)
 
 
 @pytest.mark.parametrize("function", [impulse_response, worst_case])
@@ -305,6 +430,13 @@ def test_results_do_not_depend_on_the_callers_settings():
         ((optax.adam(1.0), 2), {"learning_rate": 0.0}, ValueError, "learning_rate must be"),
         ((optax.adam(1.0, mu_dtype=jnp.float32), 8), {}, ValueError, "finite updates.*mu_dtype"),
         ((optax.polyak_sgd(), 2), {}, ValueError, "gradients and parameters alone"),
+        ((optax.MultiSteps(optax.adam(1.0), 2), 2), {}, TypeError, "give the optimizer inside it"),
+        (
+            (optax.MultiSteps(optax.adam(1.0), 2).gradient_transformation(), 4),
+            {},
+            ValueError,
+            "give the optimizer inside it",
+        ),
     ],
 )
 def test_refuses_what_it_cannot_answer(function, arguments, options, error, words):
@@ -313,7 +445,7 @@ def test_refuses_what_it_cannot_answer(function, arguments, options, error, word
 
 
 def test_travel_is_refused_without_an_exact_supremum():
-    with pytest.raises(ValueError, match="exact worst case"):
+    with pytest.raises(ValueError, match="exact worst cases"):
         max_travel(optax.lion(1.0), 1.0, 5)
     for rate in (-1.0, math.nan, np.ones(2)):
         with pytest.raises(ValueError, match="schedule's rates must"):

@@ -10,6 +10,7 @@ Normalization`, `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_.
 """
 
 from kadam_jax.batch_size import critical_batch, decays_for_batch
+from kadam_jax.catalog import find_optimizers
 from kadam_jax.conversion import convert_adam_state
 from kadam_jax.curves import level_curve, normal_curve
 from kadam_jax.flow import flow_vector_field, solve_flow
@@ -68,6 +69,7 @@ __all__ = [
     "decays_for_batch",
     "exact_growth_rate",
     "exact_max_update_bound",
+    "find_optimizers",
     "flow_vector_field",
     "grid",
     "growth_rate",

@@ -36,10 +36,11 @@ from kadam_jax._checks import (
     Range,
     check_choice,
     check_integer,
-    check_real,
+    check_number,
     require,
 )
 from kadam_jax.batch_size import RULES, critical_batch, decays_for_batch
+from kadam_jax.catalog import find_optimizers
 from kadam_jax.stability import (
     exact_growth_rate,
     exact_max_update_bound,
@@ -176,7 +177,7 @@ def _real(name: str, text: str, within: Range, example: str) -> float:
     except ValueError:
         value = None
     require(value is not None, name, "be a number", repr(text), hint=hint)
-    return float(check_real(name, value, within, hint=hint))
+    return check_number(name, value, within, hint=hint)
 
 
 def _whole(name: str, text: str, example: int) -> int:
@@ -224,7 +225,7 @@ def _adam(args: argparse.Namespace) -> tuple[bool, list[str]]:
         _row("after any number", limit if case.stable else "no bound"),
         "",
         DEAD,
-        *_without_gradients(b1, b2, eps, case.growth),
+        *_without_gradients(b1, b2, eps),
         "",
         *_memory({"b1, gradients (m)": b1, "b2, squares (v)": b2}),
         "",
@@ -251,11 +252,11 @@ def _batch(args: argparse.Namespace, b1: float, b2: float) -> _Batch | None:
     new_size = _real("--new-batch", args.new_batch, POSITIVE, "1024")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the screen says the same
-        decays = decays_for_batch(b1, b2, size, new_size, rule=rule)
-    words = "have decays that float64 can tell from 0 and 1"
-    hint = f"choose one closer to --batch {size:g}"
-    is_fit = 0 <= decays[0] < 1 and 0 < decays[1] < 1
-    require(is_fit, "--new-batch", words, f"{new_size:g} with decays {decays}", hint=hint)
+        try:
+            decays = decays_for_batch(b1, b2, size, new_size, rule=rule)
+        except ValueError as error:  # of the new batch, since all else is checked
+            text = str(error).replace("batch=", "--batch ").replace("rule=", "--rule ")
+            raise ValueError(text.replace("new_batch", "--new-batch", 1)) from error
     return _Batch(size, rule, critical, new_size, decays)
 
 
@@ -293,11 +294,12 @@ def _paper(b1: float, case: _Case) -> list[str]:
     return lines
 
 
-def _without_gradients(b1: float, b2: float, eps: float, growth: float) -> list[str]:
+def _without_gradients(b1: float, b2: float, eps: float) -> list[str]:
     """Return what happens to Adam's update once gradients stop, with bias corrections at 1."""
     if b1 == 0:
         return ["  Its update is 0 at once."]
-    rate = growth or math.log(b1) - math.log(b2) / 2
+    excess = float(Fraction(b1) ** 2 / Fraction(b2) - 1)  # exact next to the boundary
+    rate = math.log1p(excess) / 2 if excess > -0.5 else math.log(b1) - math.log(b2) / 2
     lines = [_growth_line(rate)]
     if rate <= 0:
         return lines
@@ -343,15 +345,14 @@ def _peak(b1: float, b2: float, eps: float) -> tuple[int, float]:
 
 
 def _growth_line(rate: float) -> str:
-    if rate == 0:
-        return "  Its update neither grows nor shrinks."
-    if rate == -math.inf:
-        return "  Its update stops with the gradients."
-    verb, amount = ("grows", math.expm1(rate)) if rate > 0 else ("shrinks", -math.expm1(rate))
-    return (
-        f"  Its update {verb} by {_sig(100 * amount)}% a step ({_sig(abs(rate))} nats), "
-        f"e-fold in {_sig(1 / abs(rate))} steps."
-    )
+    if abs(rate) < 1e-12:
+        return "  Its update neither grows nor shrinks" + (", up to rounding." if rate else ".")
+    if math.isinf(rate):
+        return f"  Its update {'stops with the gradients' if rate < 0 else 'is infinite at once'}."
+    verb, nats = "grows" if rate > 0 else "shrinks", f"{_sig(abs(rate))} nats"
+    percent = f"{_sig(100 * abs(math.expm1(rate)))}% a step ({nats})"
+    amount = percent if abs(rate) > 1e-6 else f"{nats} a step"
+    return f"  Its update {verb} by {amount}, e-fold in {_sig(1 / abs(rate))} steps."
 
 
 def _memory(decays: dict[str, float]) -> list[str]:
@@ -370,10 +371,10 @@ def _advice(
     """Return how far decays are from the boundary, or what would be on its other side."""
     if case.stable:
         return [
-            f"How far it may change: with this b2, any b1 below {math.sqrt(b2):.8g} is stable;",
-            f"with this b1, any b2 above {b1 * b1:.8g}.",
+            f"How far it may change: with this b2, any b1 below {_edge(math.sqrt(b2))} is stable;",
+            f"with this b1, any b2 above {_edge(b1 * b1)}.",
         ]
-    boundaries = {"b1": f"below {math.sqrt(b2):.8g}", "b2": f"above {b1 * b1:.8g}"}
+    boundaries = {"b1": f"below {_edge(math.sqrt(b2))}", "b2": f"above {_edge(b1 * b1)}"}
     lines = ["What to change, one of:"]
     for (name, value), new in zip(safe.items(), changed, strict=False):
         words = f"{boundaries[name]}: at {value} no update exceeds {_from_log(new.bounds[-1])}"
@@ -427,23 +428,12 @@ def _batch_lines(batch: _Batch, steps: int, new: list[_Case]) -> list[str]:
             + (f", {_from_log(case.bounds[-1])} ever." if case.stable else ". To be stable there,"),
         ]
         if not case.stable:
-            lines.append(f"  b1 has to be below {math.sqrt(b2):.8g}, or b2 above {b1**2:.8g}.")
+            lower, higher = _edge(math.sqrt(b2)), _edge(b1**2)
+            lines.append(f"  b1 has to be below {lower}, or b2 above {higher}.")
     return lines
 
 
 # Any other optimizer.
-
-
-def _makers() -> dict[str, Callable[..., optax.GradientTransformation]]:
-    """Return all functions of optax that make an optimizer with a learning rate."""
-    found: dict[str, Callable] = {}
-    for module in (optax.contrib, optax):
-        for name, function in vars(module).items():
-            if not (inspect.isfunction(function) and not name.startswith(("_", "scale_by_"))):
-                continue
-            if "learning_rate" in inspect.signature(function).parameters:
-                found[name] = function
-    return dict(sorted(found.items()))
 
 
 def _value(text: str) -> Any:
@@ -467,24 +457,46 @@ def _arguments(args: argparse.Namespace, maker: Callable) -> dict[str, Any]:
         require(name and equals, "--set", "be NAME=VALUE", repr(text), hint=example)
         require(name not in given, f"--set {name}", "be given once", repr(text), hint="drop one")
         given[name] = _value(value)
-    parameters = inspect.signature(maker).parameters
-    choices = [name for name in parameters if name != "learning_rate"]
-    for name in given:
-        words = f"be an argument of {args.optimizer}: {', '.join(choices) or 'it has none'}"
-        require(name in choices, "--set", words, repr(name), hint=example)
-        if _is_decay(name, parameters[name].default):
-            check_real(name, given[name], DECAY, hint=f"for example --set {name}=0.9")
-    defaults = {name: parameters[name].default for name in choices}
-    return {k: v for k, v in defaults.items() if v is not inspect.Parameter.empty} | given
+    _, *parameters = inspect.signature(maker).parameters.values()  # the first is the learning rate
+    defaults = {parameter.name: parameter.default for parameter in parameters}
+    for name, value in given.items():
+        words = f"be an argument of {args.optimizer}: {', '.join(defaults) or 'it has none'}"
+        require(name in defaults, "--set", words, repr(name), hint=example)
+        _check_argument(name, value, defaults[name])
+    arguments = defaults | given
+    missing = [k for k, value in arguments.items() if value is inspect.Parameter.empty]
+    words, hint = f"give what {args.optimizer} needs, {', '.join(missing)}", "as NAME=VALUE each"
+    require(not missing, "--set", words, args.set or "nothing", hint=hint)
+    return arguments
 
 
 def _is_decay(name: str, value: Any) -> bool:
     return name in DECAYS and isinstance(value, float | int) and 0 <= value < 1
 
 
+def _check_argument(name: str, value: Any, default: Any) -> None:
+    """Check that a value is what an argument with this default takes."""
+    option = f"--set {name}"
+    is_number = isinstance(default, int | float)
+    if isinstance(default, bool):
+        hint = f"for example {option}=true"
+        require(isinstance(value, bool), option, "be true or false", repr(value), hint=hint)
+    elif is_number or (name in DECAYS and value is not None):
+        is_decay = default is None or _is_decay(name, default)
+        hint = f"for example {option}={default if is_number else 0.9}"
+        check_number(option, value, DECAY if is_decay else NOT_NEGATIVE, hint=hint)
+    elif isinstance(default, tuple):
+        words, hint = f"be {len(default)} values", f"for example '{option}={default}'"
+        is_tuple = isinstance(value, tuple) and len(value) == len(default)
+        require(is_tuple, option, words, repr(value), hint=hint)
+    elif "dtype" not in name:
+        words = "be a number, true, false or none"
+        require(not isinstance(value, str), option, words, repr(value), hint="or leave it out")
+
+
 def _black_box(args: argparse.Namespace) -> tuple[bool, list[str]]:
     """Return whether any other optimizer is stable and the screen, read from its derivatives."""
-    makers = _makers()
+    makers = find_optimizers()
     near = difflib.get_close_matches(args.optimizer.lower(), makers, 1)
     hint = KADAM if args.optimizer == "kadam" else f"perhaps {near[0]}" if near else ""
     check_choice("--optimizer", args.optimizer, makers, hint=hint)
@@ -496,7 +508,7 @@ def _black_box(args: argparse.Namespace) -> tuple[bool, list[str]]:
     arguments = _arguments(args, makers[args.optimizer])
     steps = None if args.steps is None else _whole("--steps", args.steps, STEPS)
     try:
-        optimizer = makers[args.optimizer](learning_rate=1.0, **arguments)
+        optimizer = makers[args.optimizer](1.0, **arguments)
         return _read(args, steps, optimizer, arguments)
     except Exception as error:  # whatever an optimizer raises about its arguments or its updates
         first = (str(error).splitlines() or [""])[0]
@@ -521,13 +533,16 @@ def _read(
     growth = dead_gradient_growth(optimizer, num_steps=TAIL)
     unstable = growth > (-EDGE if last.exact else EDGE)
     if math.isnan(growth):
-        raise ValueError("what its update does without gradients depends on their former size")
-    decays = {name: float(x) for name, x in arguments.items() if _is_decay(name, x)}
+        raise ValueError(
+            "what its update does without gradients depends on their former size; normalize them "
+            "first, such as with optax.normalize_by_update_norm, and ask worst_case in Python"
+        )
+    decays = {name: x for name, x in arguments.items() if _is_decay(name, x)}
     shown = [
         f"{k} = {v}" for k, v in arguments.items() if k in decays or f"{k}=" in " ".join(args.set)
     ]
     lines = [
-        " with ".join(filter(None, [args.optimizer, ", ".join(shown)])),
+        *textwrap.wrap(" with ".join(filter(None, [args.optimizer, ", ".join(shown)])), 80),
         "",
         *_black_box_verdict(unstable, last.exact, growth),
         "",
@@ -545,10 +560,8 @@ def _read(
     lines += ["", DEAD, _growth_line(0.0 if abs(growth) < EDGE else growth)]
     if growth > EDGE:
         until = steps_until_update(optimizer, 1000.0, num_steps=TAIL)
-        lines.append(
-            f"  After a single gradient it passes 1,000 in {_after(int(until))}, "
-            "unless eps ends it before."
-        )
+        lines.append(f"  After a single gradient it passes 1,000 in {_after(int(until))},")
+        lines.append("  unless eps ends it before.")
     lines += ["", *_memory(decays)] if decays else []
     lines += ["", *_black_box_advice(unstable, growth, decays)]
     return not unstable, lines
@@ -564,8 +577,8 @@ def _black_box_verdict(unstable: bool, exact: bool, growth: float) -> list[str]:
             "updates are bounded.",
         ]
     return [
-        "STABLE AS FAR AS KNOWN: updates do not grow once gradients stop. That nothing else",
-        "makes them large is not proved.",
+        "STABLE AS FAR AS KNOWN: updates do not grow once gradients stop. That nothing",
+        "else makes them large is not proved.",
     ]
 
 
@@ -591,8 +604,8 @@ def _black_box_advice(unstable: bool, growth: float, decays: dict[str, float]) -
     lower, higher = nearest(names[0], slow, b2), nearest("b2", slow, b2)
     return [
         "What to change, one of:",
-        _row(names[0], f"below {math.sqrt(b2):.8g}, for example {lower}"),
-        _row("b2", f"above {slow**2:.8g}, for example {higher}"),
+        _row(names[0], f"below {_edge(math.sqrt(b2))}, for example {lower}"),
+        _row("b2", f"above {_edge(slow**2)}, for example {higher}"),
     ]
 
 
@@ -601,6 +614,12 @@ def _black_box_advice(unstable: bool, growth: float, decays: dict[str, float]) -
 
 def _row(label: str, text: str) -> str:
     return f"  {label:<22}  {text}"
+
+
+def _edge(decay: float) -> str:
+    """Return a decay below 1 with eight digits, or with all if it would read 1."""
+    text = f"{decay:.8g}"
+    return f"{decay:.17g}" if text == "1" else text
 
 
 def _after(count: int) -> str:

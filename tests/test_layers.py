@@ -30,7 +30,7 @@ PACKAGES = {
 SHARED = {"_checks", "_numerics", "_slices"}
 # What else a module, or every module of a package, may import; others import nothing else.
 LIBRARY = {
-    "__main__": {"batch_size", "stability", "worst_cases"},
+    "__main__": {"batch_size", "catalog", "stability", "worst_cases"},
     "conversion": {"normalization"},
     "optimizer": {"normalization", "strategies"},
     "stability": {"curves"},

@@ -16,10 +16,9 @@ from experiments.figures.stability.optimizer_stability.run import (
     KINDS,
     NOT_ASKED,
     Config,
-    find_optimizers,
     make,
 )
-from kadam_jax import exact_max_update_bound
+from kadam_jax import exact_max_update_bound, find_optimizers
 from tests.figures.contract import Contract
 
 CONFIG = Config(

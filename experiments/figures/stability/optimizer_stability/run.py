@@ -1,26 +1,21 @@
 """The worst case of every optimizer of optax at its defaults (not in the paper).
 
-Optimizers are found by introspection, so that one which optax adds is analyzed, too. Names are
-those of `optax`, or of `optax.contrib`, from which optax moves optimizers to its main namespace.
+Optimizers are found by introspection, so that one which optax adds is analyzed, too.
 """
 
-import functools
-import inspect
-import types
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import optax
 import xarray as xr
-from optax import contrib
 
 from experiments.core.config import FigureConfig, check_least, require
 from experiments.core.progress import progress
 from experiments.core.run import Run
 from experiments.core.store import labeled, named
-from kadam_jax import dead_gradient_growth, worst_case
+from kadam_jax import dead_gradient_growth, find_optimizers, worst_case
 from kadam_jax.worst_cases import COUPLED, OTHER
 
 LENGTHS = (10, 30, 100, 300, 1000, 3000, 10_000, 20_000, 50_000, 100_000)
@@ -38,32 +33,6 @@ NOT_ASKED: Mapping[str, str] = {
 }
 """Optimizers that cannot update from gradients and parameters alone, and why."""
 KINDS = EXACT, LOWER, NOT_APPLICABLE = "exact", "lower bound", "not applicable"
-
-
-def find_optimizers() -> dict[str, Callable[..., optax.GradientTransformation]]:
-    """Return optax's functions by name that make an optimizer from a learning rate.
-
-    The first parameter is the learning rate, and the result is a transformation or not annotated.
-    Transformations such as `scale_by_rprop` are the parts of which optimizers are made.
-
-    >>> found = find_optimizers()
-    >>> "adam" in found, "ademamix" in found, "scale_by_adam" in found, "chain" in found
-    (True, True, False, False)
-    """
-    public = {**vars(contrib), **vars(optax)}
-    return {name: public[name] for name in sorted(public) if _makes_optimizer(name, public[name])}
-
-
-def _makes_optimizer(name: str, member: Any) -> bool:
-    if not isinstance(member, types.FunctionType | functools.partial):
-        return False
-    signature = inspect.signature(member)
-    result = signature.return_annotation
-    return (
-        not name.startswith(("_", "scale_by_"))
-        and next(iter(signature.parameters), "").endswith("learning_rate")
-        and (result is inspect.Signature.empty or "GradientTransformation" in str(result))
-    )
 
 
 FOUND = find_optimizers()

@@ -12,7 +12,8 @@ only start after one; that of `optax.snapshot`, for `measure_max_update`, and th
 `record_...` do not.
 
 Inside `jax.shard_map` each shard records its own part: `jax.lax.pmax` of the maxima over the mesh's
-axes, or `jax.lax.pmean` of the shares if shards have equal sizes, gives the value for the whole.
+axes, or `jax.lax.pmean` of the shares (and of the ratios' squares) if shards have equal sizes,
+gives the value for the whole.
 """
 
 from typing import NamedTuple
@@ -206,20 +207,11 @@ def measure_dead_gradients(
 ) -> optax.GradientTransformationExtraArgs:
     r"""Measure the share of dead entries, as `record_dead_gradients` does, for `optax.monitor`.
 
-    An entry is dead if it is 0 or if :math:`|g| < \tau \sqrt{\hat v}`, where τ = `threshold` and
-    :math:`\hat v` is the bias-corrected average of :math:`|g|^2`, this step included.
-
-    Args:
-      b2: decay of the average of squared gradients, in [0, 1); may be traced.
-      threshold: τ, relative to the entry's own root mean square; may be traced.
+    Definitions, arguments, errors and source are those of `record_dead_gradients`.
 
     Returns:
       A measure: its `update` returns a `Measurement` of shares, and its state keeps one float32 for
       each entry. Tensors without entries have 0.
-
-    Raises:
-      ValueError: a concrete `b2` is outside [0, 1), or a concrete `threshold` is negative.
-      TypeError: one is not a single real number.
 
     Example:
       >>> import jax.numpy as jnp, optax
@@ -231,10 +223,6 @@ def measure_dead_gradients(
       >>> measurement = optax.tree.get(state, "dead_share")
       >>> float(measurement.overall), float(measurement.per_tensor["w"])
       (0.25, 0.5)
-
-    References:
-      Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`,
-      §3.2.
     """
     check_hyperparameter("b2", b2, DECAY)
     check_hyperparameter("threshold", threshold, NOT_NEGATIVE)
@@ -256,21 +244,16 @@ def measure_rms_ratio(
 
     .. math:: \sqrt{\operatorname{mean} \frac{|g|^2}{\max(\hat v, \varepsilon^2)}}
 
-    where :math:`\hat v` is the bias-corrected average of :math:`|g|^2` with decay `b2`, this step
-    included. Values above 1 say that the average lags behind growing gradients, which precedes
-    spikes of the loss; StableAdamW divides the learning rate by them. It is at most 1/√(1-β).
+    where :math:`\hat v` is that of `record_dead_gradients`, as `b2` is. Values above 1 say that the
+    average lags behind growing gradients, which precedes spikes of the loss; StableAdamW divides
+    the learning rate by them. It is at most 1/√(1-β).
 
     Args:
-      b2: decay β of the average of squared gradients, in [0, 1); may be traced.
-      eps: ε, in the gradients' unit; may be traced.
+      b2: decay β of the average.
+      eps: ε, in the gradients' unit; not negative, may be traced.
 
     Returns:
-      A measure: its `update` returns a `Measurement` of ratios, and its state keeps one float32 for
-      each entry. Tensors without entries have 0.
-
-    Raises:
-      ValueError: a concrete `b2` is outside [0, 1), or a concrete `eps` is negative.
-      TypeError: one is not a single real number.
+      A measure like `measure_dead_gradients`, whose `Measurement` is of ratios.
 
     Example:
       >>> import jax.numpy as jnp, optax

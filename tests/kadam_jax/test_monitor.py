@@ -358,3 +358,64 @@ def test_measures_name_bad_arguments(make):
     other = "threshold" if make is measure_dead_gradients else "eps"
     with pytest.raises(ValueError, match=f"{other} must be"):
         make(**{other: -1.0})
+
+
+def stateless(measure):
+    """Return a measure without a state in the form of those that have one."""
+    return optax.GradientTransformation(lambda _: (), lambda x, state, _=None: (measure(x), state))
+
+
+EVERY_MEASURE = {
+    "dead": (measure_dead_gradients(0.9, 0.1), jax.lax.pmean, 1),
+    "max": (stateless(measure_max_update), jax.lax.pmax, 1),
+    "ratio": (measure_rms_ratio(0.9), jax.lax.pmean, 2),
+}
+every_measure = pytest.mark.parametrize("name", EVERY_MEASURE)
+
+
+def measured(measure, trees):
+    """Return the last measurement of a sequence of gradients."""
+    state = measure.init(trees[0])
+    for tree in trees:
+        measurement, state = measure.update(tree, state)
+    return measurement
+
+
+@every_measure
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "complex64"])
+def test_measures_take_any_leaf_under_any_setting(name, dtype):
+    rng = np.random.default_rng(0)
+    trees = [
+        {"w": jnp.asarray(rng.normal(size=(2, 3)), dtype), "none": None, "empty": jnp.zeros((0, 2))}
+        for _ in range(2)
+    ]
+    expected = measured(EVERY_MEASURE[name][0], trees)
+    with (
+        jax.debug_nans(True),
+        jax.disable_jit(),
+        jax.numpy_dtype_promotion("strict"),
+        np.errstate(all="raise"),
+    ):
+        found = measured(EVERY_MEASURE[name][0], trees)
+    jax.tree.map(close, found, expected)
+    assert found.per_tensor["none"] is None
+    assert found.per_tensor["empty"] == 0
+    assert {x.dtype for x in jax.tree.leaves(found)} == {np.dtype("float32")}
+
+
+@every_measure
+def test_measures_of_shards_make_up_the_whole(name):
+    measure, combine, power = EVERY_MEASURE[name]
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def run(params):
+        return measured(measure, [jnp.cos(n * params) for n in range(3)]).overall
+
+    def of_shard(params):
+        return combine(run(params) ** power, "x") ** (1 / power)
+
+    sharded = jax.shard_map(of_shard, mesh=mesh, in_specs=jax.P("x"), out_specs=jax.P())
+    params = np.linspace(-1, 1, 24, dtype=np.float32).reshape(8, 3)
+    close(*jax.jit(lambda params: (sharded(params), run(params)))(params))
+    both = jax.jit(jax.vmap(run))(params.reshape(2, 4, 3))
+    close(both, np.stack([run(x) for x in params.reshape(2, 4, 3)]))

@@ -693,15 +693,12 @@ def _suprema(optimizer: optax.GradientTransformation, num_steps: int) -> np.ndar
     start = jax.vmap(lambda _: optimizer.init(params))(jnp.arange(num_steps + len(sequences)))
     every = jax.jit(lambda: jax.lax.scan(advance, start, lanes)[1])()
     suprema, updates, predicted = map(np.asarray, every)
+    words = "have exact worst cases at all steps"
     hint = "give the decays (b1, b2) of an Adam whose supremum bounds it, if there is one"
-    for n, (of_step, expected) in enumerate(zip(updates, predicted, strict=True)):
-        at_step = _form(*of_step.reshape(2, -1), expected[: len(random)])
-        if n == num_steps - 1:
-            at_step = reason
+    reasons = [_form(x[:8], x[8:], y[:8]) for x, y in zip(updates, predicted, strict=True)]
+    for n, at_step in enumerate([*reasons[:-1], reason]):
         got = f"at step {n}: {at_step}"
-        require(
-            at_step == EXACT, "optimizer", "have exact worst cases at all steps", got, hint=hint
-        )
+        require(at_step == EXACT, "optimizer", words, got, hint=hint)
     last = np.exp(weights.log_supremum)
     words = "have impulse responses that float64 holds for num_steps steps"
     hint = "give its decays, or fewer steps"

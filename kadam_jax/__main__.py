@@ -78,7 +78,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Case(NamedTuple):
-    """What closed forms say of one pair of decays."""
+    """The results of closed forms for one pair of decays."""
 
     stable: bool
     coefficient: float  # the paper's C
@@ -138,7 +138,7 @@ def _write(text: str, code: int) -> int:
 
 
 def _silence(stream: Any) -> None:
-    """Send a stream that fails to nowhere; otherwise Python tries again when it ends."""
+    """Redirect a failing stream to nowhere; otherwise Python tries it again at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, stream.fileno())
     os.close(null)
@@ -191,7 +191,7 @@ def _whole(name: str, text: str, example: int) -> int:
 
 
 def _adam(args: argparse.Namespace) -> tuple[bool, list[str]]:
-    """Return whether Adam is stable and the screen, all from closed forms."""
+    """Return whether Adam is stable, and the lines to print, all from closed forms."""
     require(not args.set, "--set", "come with --optimizer", args.set, hint="or leave it out")
     for name, text in (("--b1", args.b1), ("--b2", args.b2)):
         hint = "for example --b1 0.9 --b2 0.999"
@@ -279,7 +279,7 @@ def _rounding(b1: float, b2: float) -> list[str]:
     gap = float(Fraction(b1) ** 2 - Fraction(b2))
     if gap == 0 or abs(gap) > 1e-12 * b2:
         return []
-    return [f"Only rounding decides this: b1^2 - b2 = {gap:.1e} in float64. Keep a distance."]
+    return [f"Only rounding decides this: b1^2 - b2 = {gap:.1e} in float64. Move away from it."]
 
 
 def _paper(b1: float, case: _Case) -> list[str]:
@@ -371,7 +371,7 @@ def _advice(
     """Return how far decays are from the boundary, or what would be on its other side."""
     if case.stable:
         return [
-            f"How far it may change: with this b2, any b1 below {_edge(math.sqrt(b2))} is stable;",
+            f"Room for change: with this b2, any b1 below {_edge(math.sqrt(b2))} is stable;",
             f"with this b1, any b2 above {_edge(b1 * b1)}.",
         ]
     boundaries = {"b1": f"below {_edge(math.sqrt(b2))}", "b2": f"above {_edge(b1 * b1)}"}
@@ -425,7 +425,11 @@ def _batch_lines(batch: _Batch, steps: int, new: list[_Case]) -> list[str]:
             f"  At batch {batch.new_size:g}, b1 = {b1:.6g} and b2 = {b2:.6g} are "
             f"{VERDICTS[case.stable]}:",
             f"  updates can reach {_from_log(case.bounds[-2])} after {_after(steps)}"
-            + (f", {_from_log(case.bounds[-1])} ever." if case.stable else ". To be stable there,"),
+            + (
+                f", {_from_log(case.bounds[-1])} after any number."
+                if case.stable
+                else ". To be stable there,"
+            ),
         ]
         if not case.stable:
             lower, higher = _edge(math.sqrt(b2)), _edge(b1**2)
@@ -437,7 +441,7 @@ def _batch_lines(batch: _Batch, steps: int, new: list[_Case]) -> list[str]:
 
 
 def _value(text: str) -> Any:
-    """Return the Python value of an argument; words that are none are strings."""
+    """Return the Python value of an argument; words that are not Python are strings."""
     words = {"true": True, "false": False, "none": None}
     try:
         return words[text.lower()] if text.lower() in words else ast.literal_eval(text)
@@ -495,7 +499,7 @@ def _check_argument(name: str, value: Any, default: Any) -> None:
 
 
 def _black_box(args: argparse.Namespace) -> tuple[bool, list[str]]:
-    """Return whether any other optimizer is stable and the screen, read from its derivatives."""
+    """Return whether another optimizer is stable, and the lines to print, from its derivatives."""
     makers = find_optimizers()
     near = difflib.get_close_matches(args.optimizer.lower(), makers, 1)
     hint = KADAM if args.optimizer == "kadam" else f"perhaps {near[0]}" if near else ""
@@ -522,7 +526,7 @@ def _read(
     optimizer: optax.GradientTransformation,
     arguments: dict[str, Any],
 ) -> tuple[bool, list[str]]:
-    """Return whether an optimizer is stable and the screen."""
+    """Return whether an optimizer is stable, and the lines to print."""
     if steps is None:
         steps = STEPS if worst_case(optimizer, 100, search_steps=1).exact else SEARCHED_STEPS
     counts = [n for n in (10, 100, 1000) if n < steps] + [steps]
@@ -577,8 +581,8 @@ def _black_box_verdict(unstable: bool, exact: bool, growth: float) -> list[str]:
             "updates are bounded.",
         ]
     return [
-        "STABLE AS FAR AS KNOWN: updates do not grow once gradients stop. That nothing",
-        "else makes them large is not proved.",
+        "STABLE AS FAR AS KNOWN: updates do not grow once gradients stop. It is not",
+        "proved that nothing else makes them large.",
     ]
 
 

@@ -95,7 +95,7 @@ def _root_mean_square(x, count, over):
 def _root_mean_square_jvp(over, primals, tangents):
     (x, count), (x_dot, _) = primals, tangents
 
-    def change(root, x_dot):  # at a root of 0, that of half its square, as in _numerics
+    def change(root, x_dot):  # at a root of 0, the derivative of half its square, as in _numerics
         direction = x / jnp.where(root != 0, root, 1)
         return inner(direction, x_dot, over, keepdims=True) / count
 

@@ -173,7 +173,7 @@ class AverageState(NamedTuple):
 
 
 def measure_max_update(updates: optax.Updates) -> Measurement:
-    r"""Measure the max-update :math:`\|u_n\|_\infty`, as `optax.monitor` and `optax.snapshot` ask.
+    r"""Measure the max-update :math:`\|u_n\|_\infty`, for `optax.monitor` and `optax.snapshot`.
 
     Args:
       updates: a tree of arrays of any shape.

@@ -70,7 +70,7 @@ __all__ = [
 
 
 class ImpulseResponse(NamedTuple):
-    """What gradients of the past do to an update, by lag: index j is the gradient j steps ago."""
+    """The effect of past gradients on an update, by lag: index j is the gradient j steps ago."""
 
     ratio: np.ndarray  # shape=(num_steps,), r_j: the update after a single gradient, then j zeros
     numerator: np.ndarray  # shape=(num_steps,), a_j; NaN if the optimizer is not of the form
@@ -405,7 +405,7 @@ def _check(optimizer: optax.GradientTransformation, num_steps: int, least: int =
     num_steps = check_integer("num_steps", num_steps, least)
     try:
         constants = jax.make_jaxpr(_single(optimizer))(jnp.zeros(2)).consts
-    except Exception as error:  # whatever an optimizer raises that needs more, such as a loss
+    except Exception as error:  # an optimizer that needs more, such as a loss, may raise anything
         got = f"{type(error).__name__}: {error}".splitlines()[0]
         words = "update from gradients and parameters alone"
         hint = "pass one that needs no loss, random key, gradients of examples or other arguments"

@@ -340,7 +340,7 @@ def picture_key(where: Place) -> str:
 
 
 def _finished(where: Place, key: str, parts: Mapping[str, str]) -> xr.Dataset | None:
-    """Return the place's own dataset, drawn, if it has the key; else say what differs."""
+    """Return the place's own dataset, with pictures, if it has the key; else say what differs."""
     path = where.dataset
     if not path.exists():
         return None

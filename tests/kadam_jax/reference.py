@@ -1,7 +1,7 @@
 """k-Adam by the book: Algorithm 1 line by line, v itself stored, one Python loop over the steps.
 
 Slow, in NumPy, in whatever dtype is asked for: the oracle for the fast version. Names are the
-paper's. One thing differs from the printed algorithm, and can be had as printed: epsilon stands
+paper's. One thing differs by default from the printed algorithm: epsilon stands
 outside the bias-corrected root, as it does in optax.
 """
 

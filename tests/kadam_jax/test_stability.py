@@ -584,7 +584,7 @@ def test_derivatives_at_ends_and_next_to_boundaries(form, precision):
             compared += zip(STEP_ORDERS, step_value, strict=True)
         for order, actual in compared:
             expected, _ = reference.derivative(terms, point, order)
-            # At step 0 the sums are 1: what cancels there is of the size of a first term.
+            # At step 0 the sums are 1, and step 1 gives the scale of what cancels.
             scale = rounding_scale(terms, (step or 1, b1, b2), order)
             tiny = np.finfo(dtype).eps * (sum(order) == 0) + 1e-37
             np.testing.assert_allclose(

@@ -245,7 +245,7 @@ def test_the_arm_with_the_lowest_validation_loss_counts():
 @pytest.mark.parametrize(
     ("axis", "tried", "place", "at_edge"),
     [
-        ("b1", [0.0, 0.5, 0.9], 0, False),  # there is nothing beyond no average
+        ("b1", [0.0, 0.5, 0.9], 0, False),  # 0 means no average; nothing lies beyond
         ("b1", [0.3, 0.5, 0.9], 0, True),
         ("b2", [0.9, 0.99, 0.999], 1, False),
         ("b2", [0.9, 0.99, 0.999], 2, True),

@@ -65,7 +65,8 @@ CLAIMS: tuple[Claim, ...] = (
         statement="In x, where t = (n + x²)η, a method of order 5 shows an order of 2.2 to 2.5.",
         of="Tsitouras's method, in x",
         accept=(2.0, 2.7),
-        reason="Two tenths are allowed on either side, all above 1.75, the most allowed in t.",
+        reason="Two tenths are allowed on either side; the whole range is above 1.75, the most "
+        "that is allowed in t.",
         correction="It is 3 where all errors are small: in x only a minibatch's first substep is "
         "off, by h³. On nanoGPT the errors are not yet small and fall faster.",
     ),

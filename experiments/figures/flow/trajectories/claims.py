@@ -41,7 +41,11 @@ CLAIMS: tuple[Claim, ...] = (
         for name, rate, correction in (
             ("1e-4", 1e-4, ""),
             ("3e-4", 3e-4, ""),
-            ("1e-3", 1e-3, "Their distance grows like η. Quote it with η; a picture hides it."),
+            (
+                "1e-3",
+                1e-3,
+                "Their distance grows like η: state it with its η, since a picture hides it.",
+            ),
         )
     ),
     *(
@@ -65,12 +69,12 @@ CLAIMS: tuple[Claim, ...] = (
         id="self-consistent-correction-halves-the-early-distance",
         section="§2.2, App. B",
         statement="With the bias correction of its own averages the flow is at most half as far "
-        "from the first discrete steps as with the paper's, which is the discrete averages'.",
+        "from the first discrete steps as with the paper's, which is that of discrete averages.",
         quantity="distance to the discrete run after 10 steps over that of the paper's flow: "
         "median over seeds at each η, lowest and highest ends of their intervals",
         statistic=lambda run: every_median(run.early_ratio),
         accept=(0.0, 0.5),
-        reason="Ten steps are the memory of m, 1/(1-γ); a half is a sketch's estimate.",
+        reason="Ten steps are the memory of m, 1/(1-γ); a half is a rough estimate.",
         correction="It is nearer there, but by less than a half.",
     ),
     claim(

@@ -16,7 +16,7 @@ def _distance(run: xr.Dataset, other: str) -> xr.DataArray:
 
 
 def _harm(run: xr.Dataset) -> Estimate:
-    """Return the mean difference in held-out loss at the end, in units of that of another order."""
+    """Return the mean difference in held-out loss at the end, in units of reordering's effect."""
     loss = run.heldout_loss.isel(eval_step=-1)
     plain = loss.sel(run="adam")
     unit = np.sqrt(((loss.sel(run="reordered") - plain) ** 2).mean("seed"))
@@ -36,7 +36,8 @@ CLAIMS: tuple[Claim, ...] = (
         accept=(0.0, 0.1),
         reason="Lines that differ by a tenth of their displacement look like one line.",
         corrected_by="coarse-graining-harmless-for-the-loss",
-        correction="They part as soon as they move; only the loss ends where it would without it.",
+        correction="The trajectories part as soon as they move; only the loss ends where it would "
+        "without coarse-graining.",
     ),
     claim(
         id="coarse-graining-less-than-data-order",

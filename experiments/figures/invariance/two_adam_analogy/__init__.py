@@ -1,9 +1,9 @@
 """2-Adam with γ₂ = 0 versus Adam with a normalization layer (not in the paper).
 
 Does a layer do to Adam what a second stage with γ₂ = 0 and β₂ = 1/(1+2λη) does? The average in (a)
-begins at 0, and at λ = 0 it is the sum, β₂ = 1. In (b), a constant would be a learning rate; at
-λ = 0, β₂ → 1 and the stage's average is a running mean. In (c), the cosine is 1 for a scale. The
-second page draws running means over a twentieth of the run.
+begins at 0, and at λ = 0 it is the sum, β₂ = 1. In (b), a constant would only change the
+learning rate; at λ = 0, β₂ → 1 and the stage's average is a running mean. In (c), the cosine is 1
+if the stage only scales u. The second page draws running means over a twentieth of the run.
 """
 
 from dataclasses import replace

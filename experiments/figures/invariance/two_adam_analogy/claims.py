@@ -52,8 +52,8 @@ CLAIMS: tuple[Claim, ...] = (
             "slices, then over seeds",
             statistic=lambda run, place=place: median_over_seeds(run.drift.isel(decay=place)),
             accept=(0.95, 1.05),
-            reason="A constant is a learning rate; a twentieth is allowed for e^-5 of ‖W_0‖² and "
-            "the run's noise, which may be left after five averaging times.",
+            reason="A constant only changes the learning rate; a twentieth is allowed for e^-5 of "
+            "‖W_0‖² and the run's noise, which may be left after five averaging times.",
             **correction,
         )
         for (name, place, which), correction in zip(DECAYS, ({}, AT_ZERO), strict=True)
@@ -118,7 +118,7 @@ CLAIMS: tuple[Claim, ...] = (
                     "over seeds; decided if the layer helps",
                     statistic=lambda run, arm=arm, place=place: _beyond_half(run, arm, place),
                     accept=(0.0, math.inf),
-                    reason="Capturing an effect means having more than half of it.",
+                    reason="Capturing an effect means showing more than half of it.",
                 )
                 for arm, label in TWO_ADAMS.items()
             ),

@@ -35,8 +35,8 @@ FIGURE = Figure(
     "members, the better the darker. (c) Tuned AdamW's test loss minus 2-Adam's, {num_seeds} fresh "
     "seeds, {eval_batches} batches, mean and paired 95% interval, on text and on images (CNN at "
     "{second_model.width:g} of its width, {dataset}, {second_steps} steps); (d) Spearman's "
-    "correlation of each coordinate with validation loss. Stars are chosen, gray is the outer "
-    "tenth of a range, and a ring marks a learning rate near an end of its range.",
+    "correlation of each coordinate with validation loss. Stars mark what was chosen, gray "
+    "is the outer tenth of a range, and a ring marks a learning rate near an end of its range.",
     presets={
         "smoke": Config(
             model=SMOKE_MODEL,

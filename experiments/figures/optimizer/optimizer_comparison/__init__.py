@@ -1,4 +1,4 @@
-"""k-Adam and six other optimizers, each tuned with as many runs (not in the paper).
+"""k-Adam and six other optimizers, each tuned with equally many runs (not in the paper).
 
 Every optimizer has its own range of learning rates, times settings of its decays and weight decay
 around the best known ones. All of these are trained with one seed, and the finalists with all
@@ -22,14 +22,14 @@ from kadam_jax import STRATEGIES
 
 FIGURE = Figure(
     name="optimizer_comparison",
-    title="k-Adam and six other optimizers, each tuned with as many runs",
+    title="k-Adam and six other optimizers, each tuned with equally many runs",
     paper="not in the paper",
     question=WORTH_TRYING,
     decided_by={
-        "tuned-kadam-beats-tuned-adamw": "the test loss of AdamW, tuned with as many runs, minus "
-        "that of k-Adam is {} nats per token",
-        "two-adam-beats-tuned-adamw": "the test loss of AdamW, tuned with as many runs, minus that "
-        "of 2-Adam is {} nats per token",
+        "tuned-kadam-beats-tuned-adamw": "the test loss of AdamW, tuned with as many runs as "
+        "k-Adam, minus that of k-Adam is {} nats per token",
+        "two-adam-beats-tuned-adamw": "the test loss of AdamW, tuned with as many runs as all of "
+        "k-Adam, minus that of 2-Adam is {} nats per token",
     },
     caption="nanoGPT ({model.num_layers} layers, {model.num_heads} heads, width {model.width}) "
     "on the {corpus} corpus, batch {batch}, {num_steps} steps: a warm-up of {warmup_steps}, then "

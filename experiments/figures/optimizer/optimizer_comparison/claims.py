@@ -1,4 +1,4 @@
-"""The paper's claims about k-Adam versus other optimizers, here each tuned with as many runs.
+"""The paper's claims about k-Adam versus other optimizers, here each tuned with equally many runs.
 
 A gain is a test loss minus that of k-Adam, paired by fresh seeds; of several arms the one with the
 lowest validation loss counts. If a choice is at an end of what was tried, the arm may be better
@@ -124,13 +124,13 @@ CLAIMS: tuple[Claim, ...] = (
         id="tuned-kadam-beats-the-best-rival",
         section="§4.3",
         statement="Tuned k-Adam outperforms the best of AdamW, NAdamW, RMSprop, Lion, Muon and "
-        "Schedule-free AdamW, each tuned with as many runs.",
+        "Schedule-free AdamW, each tuned with as many runs as k-Adam.",
         quantity="test loss of the best of these, chosen on validation, minus that of tuned "
         "k-Adam, nats per token: mean over fresh seeds",
         statistic=lambda run: _gain(run, RIVALS, _kadam(run)),
         accept=(USEFUL, math.inf),
         reason=COST + " Anyone looking for a better optimizer than AdamW can choose from these.",
-        correction="The paper compares with Adam alone; another optimizer that existed before "
+        correction="The paper compares with Adam alone; another existing optimizer "
         "does as well, to a hundredth of a nat, or better.",
     ),
     claim(

@@ -1,4 +1,4 @@
-"""k-Adam and other optimizers, each tuned with as many runs; not in the paper.
+"""k-Adam and other optimizers, each tuned with equally many runs; not in the paper.
 
 An arm is one row of the figure: a rival as tuned, or k-Adam at one k with one strategy. The number
 of trained members is the same for each optimizer, and k-Adam's arms share its number. Everything is

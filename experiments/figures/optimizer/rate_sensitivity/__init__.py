@@ -27,8 +27,8 @@ FIGURE = Figure(
     "best rate filled; (b) width of the basin, the decades of learning rates within "
     "{tolerance:g} nat of the lowest loss; (c) best rate over AdamW's, paired by seed, and what "
     "two properties of updates on normal noise predict for 2-Adam: their size, and how far many "
-    "of them carry. (d) 2-Adam's test loss at AdamW's best rate, and at that rate times the "
-    "ratio of (c), minus that at its own best rate; then the loss at the scaled rate minus "
+    "of them together carry. (d) 2-Adam's test loss at AdamW's best rate, and at that rate times "
+    "the ratio of (c), minus that at its own best rate; then the loss at the scaled rate minus "
     "AdamW's. Dots are seeds and bars are 95% t intervals for the mean. A ring marks a best rate "
     "at an end of its grid, and a triangle a grid that ends inside the basin of some seed.",
     presets={

@@ -72,7 +72,8 @@ CLAIMS: tuple[Claim, ...] = (
         "losses, mean over seeds",
         statistic=lambda run: _two_adams(run, "price_at_adamws", [ADAMW], [ADAMW, TWO_ADAM]),
         accept=(-math.inf, 0.05),
-        reason="This is the tolerance of a basin here: a loss below it is no reason to tune again.",
+        reason="This is the tolerance of a basin here: losing less than that is not a reason to "
+        "tune again.",
         correction="It loses more than a basin's tolerance there: tune a run again, or start it "
         "from AdamW's rate times the ratio that the figure states.",
     ),

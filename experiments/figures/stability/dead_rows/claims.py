@@ -77,7 +77,7 @@ CLAIMS: tuple[Claim, ...] = (
         "seeds",
         statistic=lambda run: _ratio(run, "defaults", "defaults, small ε"),
         accept=(0.0, 0.1),
-        reason="Gradients between both ε span seven decades; one of them is the least effect.",
+        reason="The two ε are seven decades apart; the effect must be at least one decade.",
     ),
     claim(
         id="dead-rows-harm-the-loss",
@@ -86,7 +86,7 @@ CLAIMS: tuple[Claim, ...] = (
         "median over seeds",
         statistic=lambda run: _loss_gap(run, "defaults", "inside"),
         accept=(0.02, math.inf),
-        reason="Two hundredths of a nat are about what changes of decays within the region make.",
+        reason="Changes of decays within the region make about two hundredths of a nat.",
     ),
     claim(
         id="clipping-cures",
@@ -109,7 +109,7 @@ CLAIMS: tuple[Claim, ...] = (
         "clipping, nats per token, all seeds",
         statistic=_changed_by_clipping,
         accept=(0.0, 1e-6),
-        reason="No update exceeds its supremum, so nothing is clipped; float32 may round.",
+        reason="No update exceeds its supremum, so nothing is clipped, up to rounding in float32.",
     ),
     claim(
         id="slower-momentum-does-not-harm-the-loss",
@@ -120,7 +120,7 @@ CLAIMS: tuple[Claim, ...] = (
         statistic=lambda run: _loss_gap(run, "inside by β", "inside"),
         accept=(-math.inf, 0.02),
         reason="The same two hundredths of a nat.",
-        correction="The slower average has most of the cost here, although a constant gradient "
+        correction="The slower average causes most of the loss here, although a constant gradient "
         "moves weights equally under both.",
     ),
     claim(
@@ -139,6 +139,7 @@ CLAIMS: tuple[Claim, ...] = (
         quantity="largest update of ademamix over that with b3 inside, median over seeds",
         statistic=lambda run: _ratio(run, "ademamix", "ademamix inside"),
         accept=(2.0, math.inf),
-        reason="Without gradients the supremum grows by e⁴ in 1,000 steps; steady ones give 1.",
+        reason="Without gradients the supremum grows by e⁴ in 1,000 steps; steady gradients give a "
+        "ratio of 1.",
     ),
 )

@@ -413,7 +413,7 @@ def _plain_coefficient(b1, b2):
     return 2 * (1 - b1) / b1 - (1 - b2) / b2
 
 
-# Of a ratio and its logarithm, only one carries the derivative: the ratio, which may be 0, up to
+# Only one of a ratio and its logarithm carries the derivative: the ratio, which may be 0, up to
 # 1/2, and the logarithm beyond. So no derivative is a quotient of two numbers that vanish.
 
 

@@ -313,7 +313,7 @@ def next_token_loss(logits: jax.Array, targets: jax.Array) -> jax.Array:
       5.5452
     """
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    # An indexed read is faster on a CPU, but makes an accelerator lay out the logits anew.
+    # An indexed read is faster on a CPU, but makes an accelerator copy the logits to a new layout.
     target_logits = jax.lax.platform_dependent(
         logits, targets, cpu=_indexed_logits, default=_selected_logits
     )

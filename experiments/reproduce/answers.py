@@ -21,7 +21,7 @@ GROUPS = {
     "not decided": "inconclusive",
     NOT_RUN: "inconclusive",
 }
-"""What the page calls a claim's verdict, in this order, and the CSS class that colors it.
+"""The page's words for a claim's verdict, in this order, and the CSS class that colors it.
 A claim that is not supported holds with a correction if the claim that corrects it is supported."""
 
 

@@ -67,7 +67,7 @@ SCALES = {
     "differ",
     "paper": "the paper's own sizes where it has the experiment, text from the embedded corpus",
 }
-"""What a preset's size means."""
+"""The meaning of a preset's size."""
 STATED = ("rules", "claims_commit", "git_commit", "command", "date", "wall_seconds", "device")
 """Attributes of a dataset that the page needs."""
 WITH_THE_CODE = "committed with the code, not run here"
@@ -198,7 +198,7 @@ def render(sections: Collection[Section], preset: str) -> str:
 
 
 class Question(NamedTuple):
-    """A question, its answer, and what is behind it."""
+    """A question, its answer, and the evidence for it."""
 
     text: str
     answer: str

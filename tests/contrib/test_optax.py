@@ -75,7 +75,7 @@ def test_their_common_tests_pass(name, monkeypatch):
 
 
 def test_state_keeps_its_type_under_explicit_sharding():
-    """What optax.contrib._sharding_test checks, without compilation and in float16."""
+    """As in optax.contrib._sharding_test, but without compilation and in float16."""
     mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Explicit,))
     row = LINES["optax/contrib/_sharding_test.py"]
     optimizer = eval(f"{{{row}}}", {"contrib": module})["kadam"]

@@ -73,7 +73,7 @@ class Contract:
         (schedules, bias correction) or flax (LayerNorm) mix them, and not at 64 if it computes
         with NumPy's numbers.
       diverged: Runs that are judged and drawn: what every float in their results is, and the width.
-      comparison: Whether a diverged run is no evidence; elsewhere it may be an update that grew.
+      comparison: Whether a diverged run is not evidence; elsewhere it may be an update that grew.
     """
 
     figure: Figure

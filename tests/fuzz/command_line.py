@@ -156,7 +156,7 @@ class Calls:
 
 
 def problem(code, errors, timed_out):
-    """What is wrong with how a call has ended, or ""."""
+    """Return a description of what is wrong with how a call has ended, or ""."""
     if timed_out:
         return "does not end"
     if "Traceback" in errors or "Fatal Python" in errors:

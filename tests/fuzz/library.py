@@ -2,7 +2,7 @@
 
     python -m tests.fuzz.library --calls 20000 --seed 0
 
-Arguments are usual ones, ends, numbers next to them, and things that are no numbers at all; of
+Arguments are usual ones, ends, numbers next to them, and things that are not numbers at all; of
 every dtype, concrete or traced. A call ends well if its result is the reference's (tests/kadam_jax,
 in exact fractions or literal NumPy), or if it raises TypeError or ValueError with the name of one
 of its arguments in the message. Everything else is printed with the call that shows it.
@@ -318,7 +318,7 @@ SUBJECTS = {
     norms: (("initial", "learning_rate", "weight_decay"), 2),
     curves: (("c", "num", "b1", "b2", "direction"), 3),
 }
-"""What makes a call, the names that a refusal may speak of, and how often it is made."""
+"""For each maker of calls, the names that a refusal may mention, and how often it makes one."""
 
 
 def one(rng):

@@ -11,7 +11,7 @@ import numpy as np
 
 
 class Trajectory(NamedTuple):
-    """What happened in N steps of k stages."""
+    """The values in N steps of k stages."""
 
     theta: np.ndarray  # (N+1, *shape): parameters before the first step and after each one
     u: np.ndarray  # (N, k, *shape): every stage's output

@@ -19,7 +19,7 @@ def stability_coefficient(b1, b2):
 
 
 def log_max_update_bound(n, b1, b2):
-    """ln of Theorem 1, bias correction included; None where it is no bound (γ=0, or n=0 on C=0)."""
+    """ln of Theorem 1 with bias correction; None where it bounds nothing (γ=0, or n=0 on C=0)."""
     b1, b2 = Fraction(b1), Fraction(b2)
     c = stability_coefficient(b1, b2)
     if c is None or (c == 0 and n == 0):
@@ -100,7 +100,7 @@ def _log_sum(n, ratio):
 def derivative(terms, point, order):
     """A partial derivative of the sum of `terms`, and the sum of its terms' absolute values.
 
-    `point` is (n, b1, b2), floats taken at face value; `order` has how often to differentiate in
+    `point` is (n, b1, b2), floats taken at face value; `order` says how often to differentiate in
     b1 and b2, and in n too if it is as long as `point`.
     """
     n, *decays = point

@@ -473,7 +473,7 @@ def test_proposition_1_is_as_precise_for_every_dtype(dtype):
     np.testing.assert_allclose(update(dtype), update(float), rtol=1e-6)
 
 
-# What may be done with it
+# What callers may do with a flow.
 
 
 @CORRECTIONS
@@ -597,7 +597,7 @@ def test_small_increments_are_not_rounded_away_in_float32(x64):
 
 @METHODS
 def test_a_tree_of_any_dtypes_is_solved_array_by_array(x64, method):
-    """Arrays, scalars, float32 beside float64; low precision is raised to float32."""
+    """Arrays, scalars, float32 next to float64; low precision is raised to float32."""
     params = {"a": jnp.float32(1.0), "b": [jnp.ones((2, 3)), jnp.full(2, 2.0, jnp.bfloat16)]}
     options = {"learning_rate": 0.1, "num_steps": 3, "substeps": 3, "method": method}
     saved, state = solve_flow(partial(jax.tree.map, jnp.sin), params, **options)
@@ -793,7 +793,7 @@ def test_bad_arguments_of_the_closed_forms_are_named():
 
 
 def ends_of_flow(method, k, **options):
-    """Of η, γ, β, ε, λ, θ(0) and two gradients; three parameters over three steps.
+    """Return the ends, given η, γ, β, ε, λ, θ(0) and two gradients: three parameters, three steps.
 
     The gradient of the first depends on it, that of the second is 0 in the second step, that of the
     third until then: 0/0, and the kink of √v where v = |g|² is 0.
@@ -842,7 +842,7 @@ def test_derivatives_are_those_of_finite_differences(x64, two_nodes, method, k, 
 
 
 def closed(x):
-    """Of η, γ, β, λ, t and a gradient's size: a kernel, rates, solutions and an update."""
+    """Return a kernel, rates, solutions and an update from η, γ, β, λ, t and a gradient's size."""
     rate, b1, b2, decay, t, size = x
     kernel = moving_average_kernel(t / 2, t, b1, learning_rate=rate)
     rates = flow.unforced_rates(rate, decay)

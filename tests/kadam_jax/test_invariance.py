@@ -220,7 +220,7 @@ def test_the_full_form_is_exact_on_discrete_steps_without_decay(x64):
 
 
 def test_running_is_batch_is_the_printed_sum(x64):
-    """Of a tree, by slices, with a constant rate and with a schedule."""
+    """Test a tree, by slices, with a constant rate and with a schedule."""
     u = {"a": random_updates(20, 3, 4, dtype=np.float64), "b": random_updates(20, 5, seed=1)}
     w = jax.tree.map(lambda x: 2 * x[::-1] + 0.5, u)  # any W_n will do
 
@@ -348,7 +348,7 @@ def test_the_full_form_on_the_flow(x64, b1):
 
 @jax.jit
 def rayleigh_gradient(w):
-    """Of ŴᵀAŴ, which is smooth and ignores ‖W‖."""
+    """Return the gradient of ŴᵀAŴ, which is smooth and ignores ‖W‖."""
     rng = np.random.default_rng(5)
     matrix = rng.standard_normal((32, 32))
     return jax.grad(lambda w: w @ (matrix + matrix.T) @ w / (w @ w))(w)
@@ -369,7 +369,7 @@ def final_state(learning_rate, weight_decay, b1=0.9):
 
 @partial(jax.jit, static_argnames="form")
 def relative_residual(state, learning_rate, weight_decay, form):
-    """Of Proposition 3 on the flow, over ‖u‖/r."""
+    """Return the residual of Proposition 3 on the flow, over ‖u‖/r."""
     w, velocity, u = state.params, state.velocity, state.updates[-1]
     acceleration = -2 / learning_rate * (weight_decay * w + velocity + u)
     residual = direction_residual(
@@ -861,7 +861,7 @@ def norms(x):
 
 
 def directions(x):
-    """Of W, dW/dt, d²W/dt², u and η."""
+    """Return residuals, given W, dW/dt, d²W/dt², u and η."""
     *trees, (rate,) = jnp.split(x, [3, 6, 9, 12])
     residuals = [
         direction_residual(*trees, learning_rate=rate, form=form)
@@ -875,7 +875,7 @@ def closed_forms(x):
 
 
 def coarse_updates(x):
-    """Of γ, β, ε and two gradients, for one slice, and for a slice with an entry left out."""
+    """Return updates, given γ, β, ε and two gradients: of a slice, and with an entry left out."""
     gradients = x[3:].reshape(2, 3)
     masks = True, np.array([True, False, True])
     stages = [scale_by_coarse_grained_normalization(None, *x[:3], where=mask) for mask in masks]

@@ -75,7 +75,7 @@ def train(member):
 
 @pytest.fixture(scope="module")
 def trained():
-    """What a sweep of `train` must equal: one jitted call for each member."""
+    """The results that a sweep of `train` must equal: one jitted call for each member."""
     members, jitted = train_grid(), jax.jit(train)
     results = [jitted({name: c[i] for name, c in members.items()}) for i in range(18)]
     return jax.tree.map(lambda *rows: np.stack(rows), *results)

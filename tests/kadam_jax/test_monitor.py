@@ -233,7 +233,7 @@ def test_numpy_arrays_are_taken_under_vmap_in_a_jit(transformation, names, combi
 
 
 def test_monitors_leave_derivatives_as_they_are():
-    """Of entries that are 0 at first too, where a root of squares has none."""
+    """Also for entries that are 0 at first, where a root of squares has no derivative."""
 
     def total(scale, monitors):
         gradients = scale * np.float32([[1.0, 0.0], [0.5, 0.0], [-0.2, 1.0]])

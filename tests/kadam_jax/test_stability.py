@@ -207,7 +207,7 @@ def test_longest_unstable_worst_case_is_the_one_the_error_names(x64, dtype, long
 
 
 def test_no_sequence_exceeds_the_supremum(x64):
-    """Of noise of many sizes, some of it 0, and of sequences that rise and fall geometrically."""
+    """Test noise of many sizes, some of it 0, and sequences that rise and fall geometrically."""
     num, n = 1000, np.arange(50)[:, None]
     noise = RNG.choice([-1, 0, 1], (50, num)) * np.exp(RNG.uniform(-14, 7, (50, num)))
     waves = np.exp(n * RNG.uniform(-1, 1, num)) * RNG.choice([-1, 1], num) ** n

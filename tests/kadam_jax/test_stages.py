@@ -14,7 +14,7 @@ from kadam_jax import (
 )
 
 B1, B2, EPS, RMS = 0.95, 0.9, 1e-8, 0.2
-SIZES = np.logspace(3, 6, 8)[:, None, None]  # where no epsilon of 1e-8 counts
+SIZES = np.logspace(3, 6, 8)[:, None, None]  # where an epsilon of 1e-8 makes no difference
 GRADIENTS = np.random.default_rng(0).standard_normal((8, 6, 4)) * SIZES
 
 

@@ -531,7 +531,10 @@ def _reason(
     updates, scaled = reach(np.concatenate([sequences, 1e10 * sequences])).reshape(2, -1)
     is_finite = np.isfinite(updates)
     words = "have finite updates at gradients around 1e50"
-    hint = f"let it compute in its parameters' dtype, float64, as with mu_dtype=None; {INSIDE}"
+    hint = (
+        "let it compute in its parameters' dtype, float64, as with mu_dtype=None; see that no "
+        f"decay is 1, which 0.999 is in bfloat16; {INSIDE}"
+    )
     require(is_finite.all(), "optimizer", words, next(iter(updates[~is_finite]), None), hint=hint)
     if coupled:
         return COUPLED
@@ -683,7 +686,8 @@ def _suprema(optimizer: optax.GradientTransformation, num_steps: int) -> np.ndar
         impulses = jnp.where(lanes == n, jnp.array(_IMPULSE), 0)
         gradients = jnp.concatenate([impulses, sequences[:, n]])
         updates, slopes, state = jax.vmap(move)(state, gradients)
-        ratio, slope = updates[:num_steps], slopes[:num_steps] * _IMPULSE
+        ratio = jnp.where(lanes <= n, updates[:num_steps], 0)  # 0/0 before an impulse if ε = 0
+        slope = slopes[:num_steps] * _IMPULSE
         root = jnp.where(slope == 0, 1, jnp.abs(ratio[n] / slope))
         root = jnp.where(lanes < n, root, lanes == n)
         square = jnp.square(sequences) @ jnp.square(root)

@@ -189,7 +189,9 @@ def test_travel_counts_a_step_of_other_weights_and_refuses_one_of_another_form()
         max_travel(optax.radam(1.0), 1.0, 12)
 
 
-def test_travel_has_steps_that_do_not_move():
+def test_travel_needs_no_epsilon_and_has_steps_that_do_not_move():
+    plain = max_travel((0.9, 0.999), 1.0, 8)
+    assert max_travel(optax.adam(1.0, eps=0.0), 1.0, 8) == pytest.approx(plain, rel=1e-6)
     warmup = optax.linear_schedule(0.0, 1.0, 4)
     inside, outside = max_travel(optax.adam(warmup), 1.0, 8), max_travel((0.9, 0.999), warmup, 8)
     assert inside == pytest.approx(outside, rel=1e-6)
@@ -429,6 +431,7 @@ def test_traced_numbers_are_named(ask, name):
         ((optax.adam(1.0), 2.0), {}, TypeError, "num_steps must be a Python int"),
         ((optax.adam(1.0), 2), {"learning_rate": 0.0}, ValueError, "learning_rate must be"),
         ((optax.adam(1.0, mu_dtype=jnp.float32), 8), {}, ValueError, "finite updates.*mu_dtype"),
+        ((optax.adam(1.0, b2=jnp.bfloat16(0.999)), 8), {}, ValueError, "no decay is 1"),
         ((optax.polyak_sgd(), 2), {}, ValueError, "gradients and parameters alone"),
         ((optax.MultiSteps(optax.adam(1.0), 2), 2), {}, TypeError, "give the optimizer inside it"),
         (

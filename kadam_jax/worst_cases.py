@@ -34,6 +34,7 @@ Normalization`, `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_.
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import wraps
 from typing import NamedTuple
 
@@ -125,6 +126,7 @@ def _in_float64(function: Callable) -> Callable:
 
     @wraps(function)
     def runs(*args, **kwargs):
+        is_traced = not is_known(jnp.zeros(()))  # evaluated at once, programs round differently
         with (
             jax.enable_x64(True),
             jax.debug_nans(False),
@@ -132,7 +134,7 @@ def _in_float64(function: Callable) -> Callable:
             jax.disable_jit(False),
             jax.numpy_dtype_promotion("standard"),
             jax.numpy_rank_promotion("allow"),
-            jax.ensure_compile_time_eval(),
+            jax.ensure_compile_time_eval() if is_traced else nullcontext(),
             np.errstate(all="ignore"),
         ):
             return function(*args, **kwargs)
@@ -492,7 +494,7 @@ def _continued(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     else they are 0.
     """
     known = np.abs(values) > _SMALLEST
-    log = np.log(np.abs(values), where=known, out=np.full(len(values), -np.inf))
+    log = np.where(known, np.log(np.where(known, np.abs(values), 1.0)), -np.inf)
     sign = np.sign(values)
     last = np.flatnonzero(known)
     if not last.size or last[-1] == len(values) - 1:

@@ -67,10 +67,9 @@ class GPTConfig:
     dtype: Dtype = "float32"
     attention: Literal["plain", "cudnn"] = "plain"
     remat: bool = False
-    loss_parts: int = 1
 
     def __post_init__(self):
-        for name in ("vocab_size", "context", "num_layers", "num_heads", "width", "loss_parts"):
+        for name in ("vocab_size", "context", "num_layers", "num_heads", "width"):
             if not (isinstance(value := getattr(self, name), Integral) and value >= 1):
                 raise ValueError(f"{name} must be an integer of at least 1, got {value!r}.")
         if self.num_layers > MOST_LAYERS:
@@ -207,6 +206,7 @@ class NanoGPT(nnx.Module):
         tokens: jax.Array,
         *,
         targets: jax.Array | None = None,
+        loss_parts: int = 1,
         rngs: nnx.Rngs | None = None,
     ) -> jax.Array:
         """Predict the next token at every position.
@@ -214,11 +214,13 @@ class NanoGPT(nnx.Module):
         Args:
           tokens: integers in [0, vocab_size), (batch, length), length at most `config.context`.
           targets: the next tokens, of the same shape, if their loss is wanted.
+          loss_parts: number of equal parts of the batch whose logits are in memory in turn; they
+            are computed again for the gradient.
           rngs: its `dropout` stream draws the dropout masks; None for no dropout.
 
         Returns:
           Logits, (batch, length, vocab_size); with `targets` the mean cross-entropy in nats of
-          each sequence, (batch,), which needs the logits of one of `config.loss_parts` at a time.
+          each sequence, (batch,).
 
         Raises:
           ValueError: if `tokens` is not a matrix of integers, is empty, or is longer than the
@@ -245,10 +247,10 @@ class NanoGPT(nnx.Module):
         x_NxW = self.norm(x_NxW)
         if targets is None:
             return (x_NxW @ embedding_VxW.T).reshape(*tokens.shape, -1)
-        if len(tokens) % self.config.loss_parts:
+        if len(tokens) % loss_parts:
             raise ValueError(
-                f"a batch of {len(tokens)} sequences cannot be cut into loss_parts="
-                f"{self.config.loss_parts} equal parts; choose a number that divides it."
+                f"a batch of {len(tokens)} sequences cannot be cut into loss_parts={loss_parts} "
+                "equal parts; choose a number that divides it."
             )
 
         @jax.checkpoint
@@ -258,7 +260,7 @@ class NanoGPT(nnx.Module):
 
         # A part takes every loss_parts-th sequence, so that all devices work on each.
         def cut(array):
-            return array.reshape(-1, self.config.loss_parts, *array.shape[1:]).swapaxes(0, 1)
+            return array.reshape(-1, loss_parts, *array.shape[1:]).swapaxes(0, 1)
 
         parts = cut(x_NxW.reshape(*tokens.shape, -1)), cut(targets)
         return jax.lax.map(losses, parts).swapaxes(0, 1).reshape(-1)

@@ -61,7 +61,7 @@ class ScaleBenchConfig(BenchConfig):
       layouts: How several chips are laid out.
       preset: The size of the tasks; a batch has at least one example for each chip.
       dtype: The dtype of activations.
-      loss_parts: As in the text model.
+      loss_parts: As for `train text`.
       microbatches: As for `train`.
     """
 
@@ -125,14 +125,13 @@ def jobs(config: ScaleBenchConfig, topologies: Mapping[str, int]) -> list[Job]:
 def training(config: ScaleBenchConfig, task: str, chips: int) -> TrainConfig:
     """Return the training configuration of a task, whose batch `chips` divide."""
     base = TRAININGS[task].presets[config.preset]
-    changes = {"dtype": config.dtype}
-    if task == "text":
-        changes["loss_parts"] = config.loss_parts
+    changes = {"loss_parts": config.loss_parts} if task == "text" else {}
     return dataclasses.replace(
         base,
-        model=dataclasses.replace(base.model, **changes),
+        model=dataclasses.replace(base.model, dtype=config.dtype),
         batch_size=max(base.batch_size, chips * config.microbatches * config.loss_parts),
         microbatches=config.microbatches,
+        **changes,
     )
 
 

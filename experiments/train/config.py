@@ -179,6 +179,8 @@ class TextTraining(TrainConfig):
       tokenizer: Whether a token is a byte or one of GPT-2's byte pairs.
       num_shards: Number of C4's training shards that are downloaded.
       cache: Folder for downloads and tokens.
+      loss_parts: Equal parts of a batch whose logits are in memory in turn, which takes less of it;
+        they are computed again for the gradient.
       model: The network, whose context is the length of an example.
     """
 
@@ -186,15 +188,17 @@ class TextTraining(TrainConfig):
     tokenizer: Literal["bytes", "gpt2"] = "bytes"
     num_shards: int = 1
     cache: Path = CACHE
+    loss_parts: int = 1
     model: GPTConfig = dataclasses.field(default_factory=GPTConfig)
 
     def __post_init__(self):
         super().__post_init__()
         self._check_integer("num_shards", 1)
-        if self.batch_size % (parts := self.microbatches * self.model.loss_parts):
+        self._check_integer("loss_parts", 1)
+        if self.batch_size % (parts := self.microbatches * self.loss_parts):
             raise ConfigError(
                 f"batch_size={self.batch_size} must be a multiple of microbatches="
-                f"{self.microbatches} x model.loss_parts={self.model.loss_parts}, {parts}"
+                f"{self.microbatches} x loss_parts={self.loss_parts}, {parts}"
             )
 
 

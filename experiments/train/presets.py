@@ -124,7 +124,7 @@ TRAININGS: Mapping[str, Training] = {
     "text": Training(
         presets=TEXT,
         load=_load_text,
-        task=lambda config: text_task(config.model),
+        task=lambda config: text_task(config.model, loss_parts=config.loss_parts),
         augment=lambda config: None,
         unit="tokens",
         units_per_example=lambda config: config.model.context,

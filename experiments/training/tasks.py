@@ -1,5 +1,6 @@
 """A task: model, data and loss as pure functions."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -42,11 +43,12 @@ class Task(NamedTuple):
         return self.metrics(params, state, tokens, weights)["loss"]
 
 
-def text_task(model: GPTConfig) -> Task:
+def text_task(model: GPTConfig, *, loss_parts: int = 1) -> Task:
     """Return next-token prediction with nanoGPT on batches (batch, context + 1) of int32 tokens.
 
     Args:
       model: The network.
+      loss_parts: Equal parts of a batch whose logits are in memory in turn.
 
     Returns:
       The task, without data; its loss is the mean cross-entropy in nats per token, and the "loss"
@@ -69,19 +71,20 @@ def text_task(model: GPTConfig) -> Task:
             "model.attention=plain runs anywhere"
         )
     init, apply = functional(lambda rngs: NanoGPT(model, rngs=rngs))
+    in_parts = functools.partial(apply, loss_parts=loss_parts)
 
     def loss(params, state, tokens, key):
         inputs, targets = tokens[:, :-1], tokens[:, 1:]
-        if model.loss_parts > 1:
-            losses, state = apply(params, state, inputs, key, train=True, targets=targets)
+        if loss_parts > 1:
+            losses, state = in_parts(params, state, inputs, key, train=True, targets=targets)
             return losses.mean(), state
         logits, state = apply(params, state, inputs, key, train=True)
         return next_token_loss(logits, targets), state
 
     def metrics(params, state, tokens, weights):
         inputs, targets = tokens[:, :-1], tokens[:, 1:]
-        if model.loss_parts > 1:
-            losses, _ = apply(params, state, inputs, targets=targets)
+        if loss_parts > 1:
+            losses, _ = in_parts(params, state, inputs, targets=targets)
         else:
             losses = jax.vmap(next_token_loss)(apply(params, state, inputs)[0], targets)
         return {"loss": weights @ losses, "weight": weights.sum()}

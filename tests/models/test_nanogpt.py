@@ -32,7 +32,7 @@ def build(**changes):
     """`init` and `apply` of a small model, compiled once for the whole file."""
     config = dataclasses.replace(SMALL, **changes)
     init, apply = functional(lambda rngs: NanoGPT(config, rngs=rngs))
-    return jax.jit(init), jax.jit(apply, static_argnames="train")
+    return jax.jit(init), jax.jit(apply, static_argnames=("train", "loss_parts"))
 
 
 @functools.partial(jax.jit, static_argnames=("apply", "train"))
@@ -288,26 +288,27 @@ def test_rematerialization_keeps_less_and_changes_nothing():
 
 
 def test_a_loss_in_parts_equals_the_whole_one_and_keeps_less():
-    def loss(apply, params, tokens):
-        return apply(params, {}, tokens[:, :-1], targets=tokens[:, 1:])[0].mean()
+    init, apply = build(vocab_size=999)
+    params, tokens = init(KEY)[0], jnp.tile(TOKENS, (8, 1))
+    inputs, targets = tokens[:, :-1], tokens[:, 1:]
 
-    gradient = jax.jit(jax.value_and_grad(loss, argnums=1), static_argnums=0)
-    tokens = jnp.tile(TOKENS, (8, 1))
-    whole, parts = (build(vocab_size=999, loss_parts=parts)[1] for parts in (1, 6))
-    params, _ = build(vocab_size=999)[0](KEY)
-    chex.assert_trees_all_close(
-        gradient(parts, params, tokens), gradient(whole, params, tokens), rtol=1e-4, atol=1e-7
+    def losses(params, parts):
+        return apply(params, {}, inputs, targets=targets, loss_parts=parts)[0]
+
+    gradient = jax.jit(
+        jax.value_and_grad(lambda params, parts: losses(params, parts).mean()), static_argnums=1
     )
-    logits, _ = whole(params, {}, tokens[:, :-1])
-    losses, _ = parts(params, {}, tokens[:, :-1], targets=tokens[:, 1:])
-    np.testing.assert_allclose(losses, jax.vmap(next_token_loss)(logits, tokens[:, 1:]), rtol=1e-6)
-    memory = [
-        gradient.lower(apply, params, tokens).compile().memory_analysis().temp_size_in_bytes
-        for apply in (parts, whole)
-    ]
-    assert memory[0] < 0.7 * memory[1]
+    chex.assert_trees_all_close(gradient(params, 6), gradient(params, 1), rtol=1e-4, atol=1e-7)
+    logits, _ = apply(params, {}, inputs)
+    expected = jax.vmap(next_token_loss)(logits, targets)
+    np.testing.assert_allclose(losses(params, 6), expected, rtol=1e-6)
+    memory = {
+        parts: gradient.lower(params, parts).compile().memory_analysis().temp_size_in_bytes
+        for parts in (1, 6)
+    }
+    assert memory[6] < 0.7 * memory[1]
     with pytest.raises(ValueError, match="24 sequences cannot be cut into loss_parts=7"):
-        build(loss_parts=7)[1](params, {}, tokens[:, :-1], targets=tokens[:, 1:])
+        losses(params, 7)
 
 
 def test_both_ways_to_read_a_logit_have_one_gradient():

@@ -186,9 +186,9 @@ def test_runs_resumed_after_kills_equal_uninterrupted_ones(tmp_path):
         (["text", "--set", "-h=1"], 2, "-h"),
         (["text", "--set", "mesh.data=2"], 2, "needs 2 devices; there are 1"),
         (
-            ["text", "--set", "microbatches=2", "--set", "model.loss_parts=3"],
+            ["text", "--set", "microbatches=2", "--set", "loss_parts=3"],
             2,
-            "must be a multiple of microbatches=2 x model.loss_parts=3, 6",
+            "must be a multiple of microbatches=2 x loss_parts=3, 6",
         ),
         (["text", "--set", "mesh.members=2"], 2, "needs 2 devices"),
         (["text", "--sweep", "k=1,2"], 2, "one program sweeps over"),

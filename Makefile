@@ -9,8 +9,7 @@ export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
 MAIN := stability_plane,max_update,discrete_boundary,normal_curves,kadam_stability,strategies_text
 
-.PHONY: reproduce reproduce-all commit-results reissue-results test test-oldest test-newest coverage smoke \
-	accelerator scale lint docs clean
+.PHONY: reproduce reproduce-all commit-results reissue-results test test-oldest test-newest coverage smoke lint docs clean
 
 reproduce: .venv/experiments.stamp
 	$(BIN)/python -m experiments reproduce --only $(MAIN)
@@ -72,6 +71,7 @@ smoke: .venv/experiments.stamp
 # On a machine with an accelerator, where JAX's own extra is installed: what a card can do, in about
 # twelve minutes. What takes longer than its share is stopped, and its finished chunks are kept.
 CARD = GLIBC_TUNABLES= timeout --signal=INT $(1) $(BIN)/python -m experiments
+.PHONY: accelerator scale
 accelerator: .venv/experiments.stamp
 	-$(call CARD,180) bench optimizer --set repeats=100
 	-$(call CARD,120) bench train --set paper=True

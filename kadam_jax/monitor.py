@@ -223,6 +223,9 @@ def measure_dead_gradients(
       >>> measurement = optax.tree.get(state, "dead_share")
       >>> float(measurement.overall), float(measurement.per_tensor["w"])
       (0.25, 0.5)
+
+    References:
+      Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and Normalization`, §3.2.
     """
     check_hyperparameter("b2", b2, DECAY)
     check_hyperparameter("threshold", threshold, NOT_NEGATIVE)

@@ -203,7 +203,8 @@ def scale_to_rms(target: ArrayLike, axes: AxesOfLeaves = None) -> optax.Gradient
       ['0.1697', '0.2263']
 
     References:
-      Liu et al., `Muon is Scalable for LLM Training <https://arxiv.org/abs/2502.16982>`_, §2.2.
+      Liu et al., `Muon is Scalable for LLM Training <https://arxiv.org/abs/2502.16982>`_,
+      Section 2.2.
     """
     check_not_negative("target", target)
 

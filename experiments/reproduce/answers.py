@@ -48,15 +48,20 @@ def counts(of: Iterable[str]) -> str:
 
     >>> counts(["does not hold", "holds", "holds"])
     '2 hold, 1 does not hold'
+    >>> counts(["not decided"])
+    '1 is not decided'
     """
     number = collections.Counter(of)
     return ", ".join(
-        f"{number[group]} {_plural(number[group], group)}" for group in GROUPS if number[group]
+        f"{number[group]} {_said(number[group], group)}" for group in GROUPS if number[group]
     )
 
 
-def _plural(number: int, group: str) -> str:
-    return group.replace("holds", "hold").replace("does", "do") if number > 1 else group
+def _said(number: int, group: str) -> str:
+    said = f"is {group}" if group in ("not decided", NOT_RUN) else group
+    if number == 1:
+        return said
+    return said.replace("holds", "hold").replace("does", "do").replace("is not", "are not")
 
 
 class Answer(NamedTuple):

@@ -99,7 +99,8 @@ def write_gallery(app):
         "colors": answers.GROUPS,
         "counts": lambda figure: answers.counts(groups[claim.id] for claim in figure.claims),
     }
-    asked = dict.fromkeys([*QUESTIONS, *(figure.question for figure in figures.values())])
+    asked = [*dict.fromkeys([*QUESTIONS, *(figure.question for figure in figures.values())])]
+    environment.globals["asked"] = asked
     questions = [
         (question, answer(of, judgments), of)
         for question in asked

@@ -207,7 +207,7 @@ def _adam(args: argparse.Namespace) -> tuple[bool, list[str]]:
     pairs += [batch.decays] if batch and batch.decays else []
     counts = [n for n in (10, 100, 1000) if n < steps] + [steps]
     case, *changed = _closed_forms([*counts, math.inf], pairs)
-    limit = _from_log(case.bounds[-1])
+    limit, new = _from_log(case.bounds[-1]), changed[2:]
     lines = [
         f"Adam or AdamW with b1 = {b1:.12g}, b2 = {b2:.12g}, eps = {eps:.6g}",
         "",
@@ -215,6 +215,7 @@ def _adam(args: argparse.Namespace) -> tuple[bool, list[str]]:
         f"b2 = {b2:.12g}, so "
         + ("updates are bounded." if case.stable else "updates have no bound."),
         *_rounding(b1, b2),
+        *(f"UNSTABLE at --new-batch {args.new_batch}, see below." for x in new if not x.stable),
         *_paper(b1, case),
         "",
         TITLE,
@@ -232,8 +233,8 @@ def _adam(args: argparse.Namespace) -> tuple[bool, list[str]]:
         *_advice(b1, b2, safe, case, changed),
     ]
     if batch:
-        lines += ["", *_batch_lines(batch, steps, changed[2:])]
-    return all(x.stable for x in (case, *changed[2:])), lines
+        lines += ["", *_batch_lines(batch, steps, new)]
+    return all(x.stable for x in (case, *new)), lines
 
 
 def _batch(args: argparse.Namespace, b1: float, b2: float) -> _Batch | None:
@@ -284,13 +285,16 @@ def _rounding(b1: float, b2: float) -> list[str]:
 
 def _paper(b1: float, case: _Case) -> list[str]:
     """Return what the paper's condition says."""
-    condition = "The paper's condition, C = 2/b1 - 1/b2 - 1 > 0,"
+    condition = "Theorem 1 of the paper (arXiv 2411.05746) asks for C = 2/b1 - 1/b2 - 1 > 0,"
     if b1 == 0:
-        return [f"{condition} is not defined at b1 = 0."]
+        return [condition, "which is not defined at b1 = 0."]
     holds = case.coefficient > 0
-    lines = [f"{condition} {'holds' if holds else 'fails'}: C = {_sig(case.coefficient)}."]
+    verdict = "holds" if holds else "does not hold"
+    lines = [condition, f"which {verdict}: C = {_sig(case.coefficient)}."]
     if case.stable and not holds:
-        lines.append("It is for continuous time; the one for steps, b1^2 < b2, is what counts.")
+        lines.append(
+            "Theorem 1 is for continuous time; the one for steps, b1^2 < b2, is what counts."
+        )
     return lines
 
 
@@ -556,6 +560,8 @@ def _read(
             for n, result in zip(counts, results, strict=True)
         ),
     ]
+    if last.exact and not last.attained > 0.99 * last.supremum:
+        lines.append("  The run falls short where its gradients would leave float64's range.")
     if not last.exact:
         lines += [
             "  Not exact: " + line if i == 0 else "  " + line

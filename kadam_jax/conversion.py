@@ -66,7 +66,10 @@ def convert_adam_state(state: optax.OptState, like: optax.OptState) -> optax.Opt
     numbers = jax.tree.leaves(jax.tree.map(converted, state, is_leaf=_is_node))
     places, treedef = jax.tree.flatten(like)
     shapes, wanted = ([jnp.shape(x) for x in leaves] for leaves in (numbers, places))
-    hint = "only k = 1 is Adam, and both must have the same wrappers"
+    hint = (
+        "only k = 1 is Adam, and both must have the same wrappers, and a constant learning rate or "
+        "a schedule"
+    )
     require(shapes == wanted, "state", f"have leaves of shapes {wanted}", shapes, hint=hint)
     return treedef.unflatten(
         jnp.asarray(x).astype(place.dtype) for x, place in zip(numbers, places, strict=True)

@@ -7,11 +7,18 @@ import pytest
 from experiments import __main__ as cli
 from experiments import bench
 
+
+def numbers(value):
+    """Return the numbers of a field, which may have several."""
+    values = value if isinstance(value, tuple) else (value,)
+    return [x for x in values if type(x) in (int, float)]
+
+
 NUMBERS = [
     (name, field.name)
     for name, benchmark in bench.discover().items()
     for field in dataclasses.fields(benchmark.config)
-    if type(getattr(benchmark.config, field.name)) in (int, float, tuple)
+    if numbers(getattr(benchmark.config, field.name))
 ]
 
 

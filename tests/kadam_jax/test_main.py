@@ -70,6 +70,21 @@ def test_exit_code_says_whether_it_is_stable(diagnose, line, code):
     assert ("UNSTABLE" in text) == (code == 1)
 
 
+def test_the_headline_names_an_unstable_new_batch(diagnose):
+    for batch, is_stable in ((512, True), (1024, False)):
+        _, text, _ = diagnose(f"--b1 .95 --b2 .98 --batch 128 --new-batch {batch}")
+        headline = text.split("\n\n")[1]
+        assert (f"UNSTABLE at --new-batch {batch}, see below." in headline) != is_stable
+
+
+def test_a_run_that_falls_short_says_why(diagnose):
+    for steps, falls_short in ((20, False), (10_000, True)):
+        _, text, _ = diagnose(f"--optimizer adamw --b1 .95 --b2 .85 --steps {steps}")
+        assert (
+            "falls short where its gradients would leave float64's range" in text
+        ) == falls_short
+
+
 @pytest.mark.parametrize(("b1", "b2"), [(0.95, 0.85), (0.9, 0.999), (0.99, 0.95)])
 def test_numbers_are_those_of_the_functions(diagnose, x64, b1, b2):
     code, text, _ = diagnose(f"--b1 {b1} --b2 {b2} --steps 2000")

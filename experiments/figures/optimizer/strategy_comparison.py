@@ -1,4 +1,4 @@
-"""k-Adam for several k and strategies, each tuned before the comparison; shared by Figs 6, 15, 16.
+"""k-Adam for several k and strategies, each tuned before the comparison; shared by Figs. 6, 15, 16.
 
 An arm is a strategy at a k; at k = 1 the strategies agree, and Adam represents all of them. Every
 arm is trained once at every learning rate, weight decay and kind of decay; the best on the

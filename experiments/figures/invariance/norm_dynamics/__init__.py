@@ -28,8 +28,8 @@ FIGURE = Figure(
     "Theorem 2's. (e) Relative error of the predicted growth on the continuous-time flow "
     "({flow_model.num_layers} layers, {flow_model.num_heads} heads, width {flow_model.width}, "
     "{flow_steps} steps, no dropout), where no form is an identity, with lines at 1% and 5%; (f) "
-    "the remaining share of a difference in ‖W_0‖², which a moving average forgets and a sum does "
-    "not. Second page: every slice of one seed relative to ‖W_0‖², λ = 0 above and λ > 0 below.",
+    "the remaining share of a difference in ‖W₀‖², which a moving average forgets and a sum does "
+    "not. Second page: every slice of one seed relative to ‖W₀‖², λ = 0 above and λ > 0 below.",
     presets={
         "smoke": Config(
             model=TINY,

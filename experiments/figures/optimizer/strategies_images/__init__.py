@@ -1,4 +1,4 @@
-"""k-Adam by number of stages and strategy on images (Figs 6 and 15).
+"""k-Adam by number of stages and strategy on images (Figs. 6 and 15).
 
 The test error is 100% minus the accuracy that the paper shows. The error on the validation split
 chooses, with ties broken by the loss there. Test errors of the sweep are those of the last step. An
@@ -17,7 +17,7 @@ from models.cnn import CNNConfig
 FIGURE = Figure(
     name="strategies_images",
     title="k-Adam by number of stages and strategy on images",
-    paper="Figs 6 and 15",
+    paper="Figs. 6 and 15",
     question=WORTH_TRYING,
     decided_by={"two-adam-beats-adam-on-images": ""},
     caption="The CNN at {model.width:g} of its width is trained on {dataset}, batch {batch}, "

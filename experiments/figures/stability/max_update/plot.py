@@ -74,7 +74,8 @@ def _slopes(panel, data, mappable):
         slope = near.slope.sel(window=window)
         shades = mappable.to_rgba(near.C)
         plotting.seed_dots(panel, near.C, slope, c=shades, s=size, marker=marker)
-        panel.plot([], [], marker, color="0.5", label=_steps(data, window))
+        if slope.notnull().any():
+            panel.plot([], [], marker, color="0.5", label=_steps(data, window))
     panel.axvline(0, color="0.8", linewidth=0.8, zorder=0)
     top = near.rate.max().item()
     panel.set(xlabel="C(β, γ)", ylabel="slope of ln‖uₙ‖∞ (1/step)", ylim=(-0.4 * top, 1.15 * top))

@@ -285,12 +285,11 @@ def _rounding(b1: float, b2: float) -> list[str]:
 
 def _paper(b1: float, case: _Case) -> list[str]:
     """Return what the paper's condition says."""
-    condition = "Theorem 1 of the paper (arXiv 2411.05746) asks for C = 2/b1 - 1/b2 - 1 > 0,"
+    condition = "Theorem 1 (arXiv 2411.05746), C = 2/b1 - 1/b2 - 1 > 0,"
     if b1 == 0:
-        return [condition, "which is not defined at b1 = 0."]
+        return [f"{condition} is not defined at b1 = 0."]
     holds = case.coefficient > 0
-    verdict = "holds" if holds else "does not hold"
-    lines = [condition, f"which {verdict}: C = {_sig(case.coefficient)}."]
+    lines = [f"{condition} {'holds' if holds else 'fails'}: C = {_sig(case.coefficient)}."]
     if case.stable and not holds:
         lines.append(
             "Theorem 1 is for continuous time; the one for steps, b1^2 < b2, is what counts."

@@ -53,6 +53,8 @@ DECIDING = (
 """Code that decides the numbers of all figures."""
 TELLING = {"__init__.py", "plot.py", "claims.py"}
 """Code that only names, draws and judges, in a figure's folder and in its family's."""
+COMMAND = "kadam_jax/__main__.py"
+"""The library's command, which no figure imports."""
 MISFITS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """Exceptions that drawing and judging raise for an unexpected dataset."""
 DRAWN = "drawn.json"
@@ -379,6 +381,7 @@ def code_of(folder: Path, project: Path = PROJECT) -> list[Path]:
       project: The checkout.
     """
     shared = [path for pattern in DECIDING for path in sorted(project.glob(pattern))]
+    shared = [path for path in shared if path != project / COMMAND]
     own = sorted([*folder.parent.glob("*.py"), *folder.glob("*.py")])
     return shared + [path for path in own if path.name not in TELLING]
 

@@ -39,6 +39,7 @@ def checkout(tmp_path_factory):
         ("experiments/core/figure.py", ()),
         ("experiments/reproduce/report.py", ()),
         ("experiments/train/loop.py", ()),
+        ("kadam_jax/__main__.py", ()),
         ("experiments/figures/flow/trajectories/run.py", ("trajectories",)),
         ("experiments/figures/flow/trajectories/distances.py", ("trajectories",)),
         ("experiments/figures/stability/losses.py", ("stability",)),

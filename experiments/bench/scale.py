@@ -42,7 +42,7 @@ def _members_and_data(chips: int) -> tuple[MeshConfig, int]:
 LAYOUTS: Mapping[str, Callable[[int], tuple[MeshConfig, int]]] = {
     "data": lambda chips: (MeshConfig(1, chips), 1),
     "sharded": lambda chips: (MeshConfig(1, chips, SHARD_ABOVE), 1),
-    "members x sharded": _members_and_data,
+    "members-sharded": _members_and_data,
     "members": lambda chips: (MeshConfig(chips, 1), chips),
 }
 """The mesh and the number of members for a number of chips."""
@@ -101,12 +101,12 @@ class Job:
 def jobs(config: ScaleBenchConfig, topologies: Mapping[str, int]) -> list[Job]:
     """Return the training steps to compile, given each topology's number of chips.
 
-    >>> config = ScaleBenchConfig(tasks=("text",), layouts=("data", "members x sharded"))
+    >>> config = ScaleBenchConfig(tasks=("text",), layouts=("data", "members-sharded"))
     >>> for job in jobs(config, {"v5e:2x2": 4, "h100:1": 1}):
     ...     print(job.topology, job.layout, job.mesh.members, job.mesh.data, job.num_members)
     v5e:2x2 one chip 1 1 1
     v5e:2x2 data 1 4 1
-    v5e:2x2 members x sharded 2 2 2
+    v5e:2x2 members-sharded 2 2 2
     h100:1 one chip 1 1 1
     """
     found, kinds = [], set()

@@ -1,6 +1,5 @@
 """The gallery: a page for each figure, drawn and judged from the committed datasets."""
 
-import io
 import json
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -14,11 +13,12 @@ from PIL import Image
 
 from experiments.core import plot as plotting
 from experiments.core.claims import Judgment, judge, settings
-from experiments.core.questions import QUESTIONS
+from experiments.core.questions import by_question
 from experiments.core.stats import Estimate
+from experiments.core.store import digest, file_sha256
 from experiments.figures import discover
 from experiments.reproduce import answers
-from experiments.reproduce.pipeline import code_of, folder_of, place, read
+from experiments.reproduce.pipeline import folder_of, picture_key, place, read
 
 DOCS = Path(__file__).parents[1]
 GALLERY = DOCS / "gallery"
@@ -30,14 +30,14 @@ def make(name: str) -> dict[str, Any]:
     figure = discover()[name]
     where = place(GALLERY / "drawn", figure, "laptop")
     where.folder.mkdir(parents=True, exist_ok=True)
-    folder = folder_of(figure)
-    sources = [Path(__file__), where.committed, Path(plotting.__file__), *code_of(folder)]
-    sources += [*folder.glob("*.py"), *folder.parent.glob("*.py")]
-    made = where.folder / "made.json"
-    if made.exists() and made.stat().st_mtime > max(file.stat().st_mtime for file in sources):
-        return json.loads(made.read_text())
+    folder, made = folder_of(figure), where.folder / "made.json"
+    telling = [Path(__file__), *sorted([*folder.glob("*.py"), *folder.parent.glob("*.py")])]
+    key = digest(picture_key(where), *map(file_sha256, telling))
+    if made.exists() and (found := json.loads(made.read_text()))["key"] == key:
+        return found
     with read(where) as dataset:
         found = {
+            "key": key,
             "caption": figure.caption.format_map(vars(settings(dataset))),
             "command": where.base_command,
             "attrs": {key: str(value) for key, value in dataset.attrs.items()},
@@ -59,15 +59,11 @@ def draw(where, dataset) -> list[str]:
     with plotting.style():
         for suffix, canvas in where.figure.plot(dataset).items():
             names.append(f"{where.figure.name}{suffix and '_' + suffix}.png")
-            plotting.mend_empty_axes(canvas)
-            pixels = io.BytesIO()
-            canvas.savefig(pixels, format="png", pil_kwargs={"compress_level": 0})
-            with Image.open(pixels) as picture:
-                plotting.write_palette(picture, GALLERY / names[-1])
-                if len(names) == 1:
-                    picture.thumbnail(THUMBNAIL)
-                    small = GALLERY / f"{where.figure.name}_thumbnail.png"
-                    plotting.write_palette(picture, small)
+            plotting.save_png(canvas, GALLERY / names[-1])
+    with Image.open(GALLERY / names[0]) as picture:
+        small = picture.convert("RGB")
+    small.thumbnail(THUMBNAIL)
+    plotting.write_palette(small, GALLERY / f"{where.figure.name}_thumbnail.png")
     return names
 
 
@@ -99,13 +95,9 @@ def write_gallery(app):
         "colors": answers.GROUPS,
         "counts": lambda figure: answers.counts(groups[claim.id] for claim in figure.claims),
     }
-    asked = [*dict.fromkeys([*QUESTIONS, *(figure.question for figure in figures.values())])]
-    environment.globals["asked"] = asked
-    questions = [
-        (question, answer(of, judgments), of)
-        for question in asked
-        if (of := [figure for figure in figures.values() if figure.question == question])
-    ]
+    asking = by_question(figures.values())
+    environment.globals["asked"] = [*asking]
+    questions = [(question, answer(of, judgments), of) for question, of in asking.items()]
     texts = {"index": environment.get_template("index.md").render(questions=questions)}
     for name, figure in figures.items():
         texts[name] = environment.get_template("figure.md").render(figure=figure, **made[name])

@@ -194,20 +194,25 @@ def mend_empty_axes(figure: Figure) -> None:
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
-    """Write `<stem>.png` and `<stem>.svg` atomically and return their paths.
-
-    The PNG has a palette and so a third of the bytes; a page shows dozens of them.
-    """
+    """Write `<stem>.png` and `<stem>.svg` atomically and return their paths."""
     png, svg = (stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg"))
-    mend_empty_axes(figure)
-    with style():
-        pixels = io.BytesIO()
-        figure.savefig(pixels, format="png", pil_kwargs={"compress_level": 0})
-        with atomic(png) as temporary:
-            write_palette(Image.open(pixels), temporary)
-        with atomic(svg) as temporary:
-            figure.savefig(temporary, metadata={"Date": None})
+    save_png(figure, png)
+    with style(), atomic(svg) as temporary:
+        figure.savefig(temporary, metadata={"Date": None})
     return [png, svg]
+
+
+def save_png(figure: Figure, path: Path) -> None:
+    """Write a PNG atomically.
+
+    It has a palette and so a third of the bytes; a page shows dozens of them.
+    """
+    mend_empty_axes(figure)
+    pixels = io.BytesIO()
+    with style():
+        figure.savefig(pixels, format="png", pil_kwargs={"compress_level": 0})
+    with atomic(path) as temporary:
+        write_palette(Image.open(pixels), temporary)
 
 
 def write_palette(picture: Image.Image, to: Any) -> None:

@@ -27,7 +27,7 @@ from experiments.core.config import difference
 from experiments.core.errors import DamagedFile, Failed, say
 from experiments.core.figure import Figure
 from experiments.core.plot import write_palette
-from experiments.core.questions import QUESTIONS
+from experiments.core.questions import by_question
 from experiments.core.stats import NOTHING
 from experiments.core.store import atomic
 from experiments.reproduce.answers import (
@@ -209,18 +209,17 @@ class Question(NamedTuple):
 
 def _questions(sections: Collection[Section]) -> list[Question]:
     """Return the questions that figures answer, `QUESTIONS` first."""
-    asked = dict.fromkeys([*QUESTIONS, *(x.place.figure.question for x in sections)])
+    section_of = {section.place.figure.name: section for section in sections}
     found = []
-    for text in filter(None, asked):
-        of = [section for section in sections if section.place.figure.question == text]
+    for text, figures in by_question(x.place.figure for x in sections).items():
+        of = [section_of[figure.name] for figure in figures]
         judged = {j.claim.id: j for section in of for j in section.judgments}
         phrases = {k: v for section in of for k, v in section.place.figure.decided_by.items()}
         said = answer([judged[claim] for claim in phrases if claim in judged], phrases)
         drawn_first = [j.claim.figure for j in said.quoted] + [x.place.figure.name for x in of]
         pictured = {x.place.figure.name: x for x in of if x.thumbnail}
         shown = next((pictured[name] for name in drawn_first if name in pictured), None)
-        if of:
-            found.append(Question(text, said.sentence, shown, tuple(phrases), tuple(judged)))
+        found.append(Question(text, said.sentence, shown, tuple(phrases), tuple(judged)))
     return found
 
 

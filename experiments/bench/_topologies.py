@@ -16,6 +16,15 @@ MEMORY = {"v5e": 16, "v5p": 95, "v6e": 32, "h100": 80}
 PLUGINS = {"tpu": "libtpu", "cuda": "jax_cuda12_plugin"}
 
 
+def kind_of(name: str) -> str:
+    """Return the kind of chip of a topology.
+
+    >>> kind_of("v5e:2x2")
+    'v5e'
+    """
+    return name.partition(":")[0]
+
+
 def platform_of(name: str) -> str:
     """Return the platform of a topology, and check its name.
 
@@ -28,7 +37,7 @@ def platform_of(name: str) -> str:
     >>> platform_of("v5e:2x2"), platform_of("h100:8")
     ('tpu', 'cuda')
     """
-    kind, _, shape = name.partition(":")
+    kind, shape = kind_of(name), name.partition(":")[2]
     if kind not in MEMORY or not re.fullmatch(r"\d+" if kind == "h100" else r"\d+(x\d+)+", shape):
         raise ConfigError(
             f"topologies must be like v5e:2x2, v5p:8x8x16 or h100:8, of {', '.join(MEMORY)}; "

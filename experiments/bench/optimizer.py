@@ -153,7 +153,7 @@ def run(config: OptimizerBenchConfig) -> list[Table]:
         config.repeats,
     )
 
-    chip = config.chip.partition(":")[0]
+    chip = _topologies.kind_of(config.chip)
     on_chip = {}
     if not _topologies.missing(config.chip, None):
         device = _topologies.devices(config.chip, None)[0]

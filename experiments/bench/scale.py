@@ -8,7 +8,7 @@ import dataclasses
 import itertools
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,10 +21,12 @@ from experiments.bench._programs import collectives, peak_bytes, traffic
 from experiments.bench.optimizer import compile_step, parameters
 from experiments.core.errors import ConfigError, say
 from experiments.core.progress import progress
-from experiments.train.config import TrainConfig, optimizer_of, sweep_members
+from experiments.train.config import TrainConfig
 from experiments.train.presets import TRAININGS
-from experiments.training.meshes import MeshConfig, make_mesh, sharding
-from experiments.training.train import Programs, member_programs
+from experiments.train.programs import programs_of
+from experiments.training.meshes import MeshConfig, sharding
+from experiments.training.train import Programs
+from models.cnn import IMAGE_SHAPE
 from models.dtypes import Dtype
 from models.nanogpt import GPTConfig
 
@@ -111,7 +113,7 @@ def jobs(config: ScaleBenchConfig, topologies: Mapping[str, int]) -> list[Job]:
     """
     found, kinds = [], set()
     for topology, chips in topologies.items():
-        kind = topology.partition(":")[0]
+        kind = _topologies.kind_of(topology)
         for task in config.tasks:
             if kind not in kinds:
                 found.append(Job(topology, task, "one chip", MeshConfig(1, 1), 1))
@@ -122,34 +124,28 @@ def jobs(config: ScaleBenchConfig, topologies: Mapping[str, int]) -> list[Job]:
     return found
 
 
-def training(config: ScaleBenchConfig, task: str, chips: int) -> TrainConfig:
-    """Return the training configuration of a task, whose batch `chips` divide."""
-    base = TRAININGS[task].presets[config.preset]
-    changes = {"loss_parts": config.loss_parts} if task == "text" else {}
+def training(config: ScaleBenchConfig, job: Job) -> TrainConfig:
+    """Return the training configuration of a job, whose batch its chips divide."""
+    base = TRAININGS[job.task].presets[config.preset]
+    changes = {"loss_parts": config.loss_parts} if job.task == "text" else {}
+    parts = job.mesh.data * config.microbatches * config.loss_parts
     return dataclasses.replace(
         base,
+        mesh=job.mesh,
         model=dataclasses.replace(base.model, dtype=config.dtype),
-        batch_size=max(base.batch_size, chips * config.microbatches * config.loss_parts),
+        batch_size=max(base.batch_size, parts),
         microbatches=config.microbatches,
         **changes,
     )
 
 
 def lowered(
-    config: TrainConfig, job: Job, devices: list[jax.Device]
+    config: TrainConfig, job: Job, devices: Sequence[jax.Device]
 ) -> tuple[Programs, jax.stages.Lowered]:
     """Return the programs of `train` on described devices, and its lowered step."""
+    task = TRAININGS[job.task].task(config)
     seeds = ",".join(map(str, range(job.num_members)))
-    members, _ = sweep_members(config, [f"seed={seeds}"])
-    mesh = make_mesh(job.mesh, devices, job.num_members, config.batch_size)
-    programs = member_programs(
-        TRAININGS[job.task].task(config),
-        lambda member: optimizer_of(config, member),
-        members,
-        mesh,
-        shard_above=job.mesh.shard_above,
-        microbatches=config.microbatches,
-    )
+    programs, _, mesh = programs_of(config, task, [f"seed={seeds}"], devices)
     return programs, programs.lower(_batches(job.task, config, sharding(mesh, None, "data")))
 
 
@@ -162,12 +158,13 @@ def _batches(task: str, config: TrainConfig, where: jax.sharding.Sharding) -> ob
 
     if task == "text":
         return described(config.model.context + 1, dtype=np.int32)
-    return {"image": described(32, 32, 3, dtype=np.float32), "label": described(dtype=np.int32)}
+    image = described(*IMAGE_SHAPE, dtype=np.float32)
+    return {"image": image, "label": described(dtype=np.int32)}
 
 
-def measure(config: ScaleBenchConfig, job: Job, devices: list[jax.Device]) -> dict[str, object]:
+def measure(config: ScaleBenchConfig, job: Job, devices: Sequence[jax.Device]) -> dict[str, object]:
     """Compile a job and return its row, by column."""
-    train = training(config, job.task, job.mesh.data)
+    train = training(config, job)
     start = time.perf_counter()
     programs, program = lowered(train, job, devices)
     row = {
@@ -191,9 +188,8 @@ def measure(config: ScaleBenchConfig, job: Job, devices: list[jax.Device]) -> di
     gathered, reduced = moved.pop("all-gather", 0), moved.pop("all-reduce", 0)
     reduced += moved.pop("reduce-scatter", 0)
     others = sum(moved.values())
-    free = (
-        _topologies.MEMORY[job.topology.partition(":")[0]] * 2**30 - memory.argument_size_in_bytes
-    )
+    capacity = _topologies.MEMORY[_topologies.kind_of(job.topology)] * 2**30
+    free = capacity - memory.argument_size_in_bytes
     return row | {
         "peak": peak_bytes(compiled) / MIB,
         "temporaries": memory.temp_size_in_bytes / MIB,
@@ -222,7 +218,7 @@ def update(topology: str, k: int, device: jax.Device) -> dict[str, object]:
     compiled = compile_step(("kadam", k), params, device)
     moved, kernels = traffic(compiled.as_text())
     return {
-        "chip": topology.partition(":")[0],
+        "chip": _topologies.kind_of(topology),
         "k": k,
         "floats per parameter": moved / 4 / sum(leaf.size for leaf in jax.tree.leaves(params)),
         "floor 4k+3": 4 * k + 3,

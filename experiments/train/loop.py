@@ -18,15 +18,15 @@ from experiments.core.progress import progress
 from experiments.core.store import atomic
 from experiments.data.loading import Batches, Data, training_batches
 from experiments.train.checkpoints import Checkpoints
-from experiments.train.config import TrainConfig, identity, optimizer_of, sweep_members
+from experiments.train.config import TrainConfig, identity
 from experiments.train.evaluation import evaluate
 from experiments.train.metrics_log import MetricsLog
+from experiments.train.programs import programs_of
 from experiments.train.run_folder import CHECKPOINTS, CONFIG, METRICS, owned_folder
 from experiments.train.stopping import agreed, caught_signals
-from experiments.training.meshes import MeshConfig, make_mesh, place_batch, process_share
-from experiments.training.optimizers import OPTIMIZERS
+from experiments.training.meshes import MeshConfig, place_batch, process_share
 from experiments.training.tasks import Task
-from experiments.training.train import Programs, TrainState, member_programs
+from experiments.training.train import Programs, TrainState
 
 VALIDATION = "validation"
 
@@ -103,23 +103,7 @@ def train(
         raise ConfigError(
             f"batch_size={config.batch_size} is above the {len(job.data.train)} training examples"
         )
-    members, labels = sweep_members(config, job.sweep)
-    mesh = make_mesh(config.mesh, devices, len(members["seed"]), config.batch_size)
-    if config.batch_size % (parts := config.microbatches * mesh.shape["data"]):
-        raise ConfigError(
-            f"batch_size={config.batch_size} must be a multiple of microbatches="
-            f"{config.microbatches} x mesh.data={mesh.shape['data']}, {parts}"
-        )
-    programs = member_programs(
-        job.task,
-        lambda member: optimizer_of(config, member),
-        members,
-        mesh,
-        evaluated=OPTIMIZERS[config.optimizer].evaluated,
-        members_at_once=config.members_at_once,
-        shard_above=config.mesh.shard_above,
-        microbatches=config.microbatches,
-    )
+    programs, labels, mesh = programs_of(config, job.task, job.sweep, devices)
     _warn_of_whole_parameters(config.mesh, mesh, programs)
     facts = identity(config) | {"data.sha256": job.data.sha256, "sweep": list(job.sweep)}
     index, count = process_share(mesh)

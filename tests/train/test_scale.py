@@ -1,5 +1,6 @@
 """Meshes of members x data, sharded parameters and processes give one device's numbers."""
 
+import dataclasses
 import functools
 import json
 
@@ -11,7 +12,8 @@ from jax.sharding import AxisType
 from experiments import __main__ as cli
 from experiments.bench._programs import collectives
 from experiments.core.config import ConfigError
-from experiments.train.config import TrainConfig, optimizer_of, sweep_members
+from experiments.train.config import TrainConfig
+from experiments.train.programs import programs_of
 from experiments.training.meshes import (
     MeshConfig,
     make_mesh,
@@ -20,7 +22,6 @@ from experiments.training.meshes import (
     state_shardings,
 )
 from experiments.training.tasks import text_task
-from experiments.training.train import member_programs
 from models.nanogpt import GPTConfig
 from tests.several import start
 from tests.training.toy import toy_task
@@ -39,15 +40,8 @@ def batches():
 @functools.cache
 def trained(shape, shard_above=None):
     """Return (programs, state, losses of all steps, validation sums) on a mesh of that shape."""
-    members, _ = sweep_members(CONFIG, SWEEP)
-    mesh = make_mesh(MeshConfig(*shape), jax.devices(), 8, CONFIG.batch_size)
-    programs = member_programs(
-        toy_task(8, 16),
-        lambda member: optimizer_of(CONFIG, member),
-        members,
-        mesh,
-        shard_above=shard_above,
-    )
+    config = dataclasses.replace(CONFIG, mesh=MeshConfig(*shape, shard_above))
+    programs, _, mesh = programs_of(config, toy_task(8, 16), SWEEP, jax.devices())
     first, rest = (
         place_batch(mesh, jax.tree.map(lambda leaf, part=part: leaf[part], batches()), 1)
         for part in (slice(3), slice(3, 6))
@@ -89,11 +83,8 @@ def text_programs(shape, vocab_size=257, shard_above=None, **fields):
     model = GPTConfig(
         vocab_size=vocab_size, context=16, num_layers=1, num_heads=2, width=64, dropout=0.0
     )
-    members, _ = sweep_members(CONFIG, [])
-    mesh = make_mesh(MeshConfig(*shape), jax.devices(), 1, 16)
-    optimizer = functools.partial(optimizer_of, CONFIG)
-    task = text_task(model)
-    programs = member_programs(task, optimizer, members, mesh, shard_above=shard_above, **fields)
+    config = dataclasses.replace(CONFIG, mesh=MeshConfig(*shape, shard_above), **fields)
+    programs, _, mesh = programs_of(config, text_task(model), [], jax.devices())
     tokens = np.random.default_rng(0).integers(0, vocab_size, (5, 16, 17), dtype=np.int32)
     return programs, place_batch(mesh, tokens, 1)
 

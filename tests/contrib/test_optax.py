@@ -18,7 +18,7 @@ from optax import contrib
 
 import kadam_jax
 from contrib.optax import _kadam as module
-from tests.kadam_jax.scanning import jit_feed
+from tests.kadam_jax.support.scanning import jit_feed
 
 README = (Path(module.__file__).parent / "README.md").read_text()
 LINES = dict(re.findall(r"\n## `([^\n`]+)`\n.*?```\w+\n(.*?)```", README, re.DOTALL))

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import kadam_jax
-from tests.kadam_jax import reference, reference_stability
+from tests.kadam_jax.support import reference, reference_stability
 
 ODD = (
     *(None, "0.9", b"x", True, 1j, math.nan, math.inf, -math.inf, -0.0, -1e-9, -1, 2, 1 + 1e-9),

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kadam_jax import exact_max_update_bound, scale_by_kadam, worst_case_gradients
-from tests.kadam_jax.reference_stability import log_exact_max_update_bound
-from tests.kadam_jax.scanning import feed
+from tests.kadam_jax.support.reference_stability import log_exact_max_update_bound
+from tests.kadam_jax.support.scanning import feed
 
 NUM_STEPS, NUM_SEQUENCES, NUM_STAGES = 40, 256, 5
 ROUNDING = 1e-5

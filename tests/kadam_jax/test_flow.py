@@ -20,8 +20,8 @@ from kadam_jax.flow import (
     solve_flow,
 )
 from kadam_jax.flow.equation import Part, corrections_at, numbers_of, rounded
-from tests.kadam_jax import reference_flow as reference
-from tests.kadam_jax.derivatives import check_derivatives
+from tests.kadam_jax.support import reference_flow as reference
+from tests.kadam_jax.support.derivatives import check_derivatives
 
 METHODS = pytest.mark.parametrize("method", list(flow.METHODS))
 CORRECTIONS = pytest.mark.parametrize("bias_correction", list(flow.BIAS_CORRECTIONS))

@@ -20,8 +20,8 @@ from kadam_jax.invariance import (
     scale_by_coarse_grained_normalization,
     squared_norm_average,
 )
-from tests.kadam_jax.derivatives import check_derivatives
-from tests.kadam_jax.scanning import feed, jit_feed, jit_updates
+from tests.kadam_jax.support.derivatives import check_derivatives
+from tests.kadam_jax.support.scanning import feed, jit_feed, jit_updates
 
 CASES = range(7)
 COARSE = scale_by_coarse_grained_normalization()

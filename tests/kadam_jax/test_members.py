@@ -22,7 +22,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from kadam_jax import members as members_module
 from kadam_jax.members import Members, grid, points, split_static, sweep, sweep_chunks
 from tests import several
-from tests.kadam_jax import keyed_sweep
+from tests.kadam_jax.support import keyed_sweep
 
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED: Out of memory allocating 123 bytes."
 
@@ -203,7 +203,7 @@ def test_one_device_or_several_decides_the_bits_of_map(trained):
 
 
 def test_every_process_of_a_mesh_gets_the_bits_of_one_process(tmp_path):
-    outputs = several.start(*[("-m", "tests.kadam_jax.keyed_sweep", str(tmp_path))] * 2)
+    outputs = several.start(*[("-m", "tests.kadam_jax.support.keyed_sweep", str(tmp_path))] * 2)
     assert [code for code, *_ in outputs] == [0, 0], outputs
     assert all("were given different members" in said for _, said, _ in outputs)
     expected = keyed_sweep.results(jax.devices()[:2])

@@ -22,7 +22,7 @@ from kadam_jax.invariance import (
     scale_by_coarse_grained_normalization,
 )
 from kadam_jax.monitor import RecordDeadGradientsState, RecordMaxUpdateState
-from tests.kadam_jax.scanning import feed, jit_feed, jit_updates
+from tests.kadam_jax.support.scanning import feed, jit_feed, jit_updates
 
 MONITORS = {"max update": record_max_update(4), "dead gradients": record_dead_gradients()}
 every_monitor = pytest.mark.parametrize("monitor", MONITORS.values(), ids=MONITORS)

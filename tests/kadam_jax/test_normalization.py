@@ -9,8 +9,8 @@ import optax
 import pytest
 
 from kadam_jax import scale_by_adaptive_normalization, scale_by_kadam
-from tests.kadam_jax import reference
-from tests.kadam_jax.scanning import feed, jit_feed, jit_updates
+from tests.kadam_jax.support import reference
+from tests.kadam_jax.support.scanning import feed, jit_feed, jit_updates
 
 STEPS, ENTRIES = 30, 5
 DTYPES = ["float16", "bfloat16", "float32", "float64", "complex64", "complex128"]

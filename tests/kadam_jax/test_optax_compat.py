@@ -22,7 +22,7 @@ from kadam_jax import (
     scale_by_coarse_grained_normalization,
     scale_by_kadam,
 )
-from tests.kadam_jax.scanning import feed, jit_feed, jit_updates, stages_of
+from tests.kadam_jax.support.scanning import feed, jit_feed, jit_updates, stages_of
 
 PARAMS = {"a": jnp.array([1.0, -2.0]), "b": jnp.array([3.0])}
 

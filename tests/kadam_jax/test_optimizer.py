@@ -15,7 +15,7 @@ from kadam_jax import (
     scale_by_kadam,
 )
 from kadam_jax.strategies import STRATEGIES
-from tests.kadam_jax.scanning import feed, jit_feed, jit_updates, stages_of
+from tests.kadam_jax.support.scanning import feed, jit_feed, jit_updates, stages_of
 
 SCHEDULE = optax.linear_schedule(2**-10, 2**-5, 128)  # exact in float32, however it is compiled
 # Far from zero for as long as a test takes, so that relative errors mean something.

@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from kadam_jax import kadam, scale_by_kadam
-from tests.kadam_jax.scanning import feed, jit_feed, jit_updates, stages_of
+from tests.kadam_jax.support.scanning import feed, jit_feed, jit_updates, stages_of
 
 stages = pytest.mark.parametrize("k", [1, 3])
 every_dtype = pytest.mark.parametrize(

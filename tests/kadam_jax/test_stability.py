@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from kadam_jax import stability
-from tests.kadam_jax import reference_stability as reference
+from tests.kadam_jax.support import reference_stability as reference
 
 STEPS = np.array([0, 1, 2, 3, 5, 10, 30, 100, 300, 1000, 3000, 10**6])
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kadam_jax import is_stable, per_stage_decays
 from kadam_jax.strategies import STRATEGIES
-from tests.kadam_jax import reference
+from tests.kadam_jax.support import reference
 
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
 USUAL = [(0.9, 0.999), (0.9, 0.99), (0.9, 0.95), (0.8, 0.999), (0.95, 0.999)]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from kadam_jax import kadam, per_stage_decays, scale_by_adaptive_normalization
-from tests.kadam_jax import reference
-from tests.kadam_jax.scanning import feed, jit_feed, stages_of
+from tests.kadam_jax.support import reference
+from tests.kadam_jax.support.scanning import feed, jit_feed, stages_of
 
 
 def inverse(n):

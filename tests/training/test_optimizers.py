@@ -25,7 +25,7 @@ from experiments.training.schedules import warmup_constant, warmup_cosine
 from experiments.training.trials import optimizer_trial, text_trial
 from kadam_jax import kadam
 from models.nanogpt import GPTConfig
-from tests.kadam_jax.scanning import jit_feed
+from tests.kadam_jax.support.scanning import jit_feed
 
 NUM_STEPS = 12
 MODEL = GPTConfig(vocab_size=256, context=8, num_layers=1, num_heads=2, width=8)

@@ -21,7 +21,7 @@ from experiments.figures.flow.trajectories.plot import plot
 from experiments.figures.flow.trajectories.run import Config, analyze
 from experiments.training.tasks import Task
 from tests.figures.contract import NETWORK, SMALL_NETWORK, Contract
-from tests.kadam_jax import reference_flow
+from tests.kadam_jax.support import reference_flow
 
 TINY = Config(
     model=dataclasses.replace(NETWORK, dropout=0.0),

@@ -13,9 +13,10 @@ from PIL import Image
 
 from experiments.core import plot as plotting
 from experiments.core.claims import Judgment, judge, settings
+from experiments.core.config import digest
 from experiments.core.questions import by_question
 from experiments.core.stats import Estimate
-from experiments.core.store import digest, file_sha256
+from experiments.core.store import file_sha256
 from experiments.figures import discover
 from experiments.reproduce import answers
 from experiments.reproduce.pipeline import folder_of, picture_key, place, read

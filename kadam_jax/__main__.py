@@ -6,7 +6,8 @@ optimizer is stable, 1 if it is not and 2 if there is no answer, so that a scrip
 trains. All numbers are those of the library's functions in float64.
 
 The theory is that of Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and
-Normalization`, `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_, made exact for steps.
+Normalization`, `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_, made exact for discrete
+steps.
 """
 
 import argparse
@@ -61,12 +62,12 @@ STEPS, SEARCHED_STEPS = 10_000, 300  # horizons where the supremum is exact, and
 TAIL = 2048  # lags from whose end the growth without gradients is read
 EDGE = 1e-9  # growth, in nats per step, below which a black box neither grows nor shrinks
 SMALLEST = float(np.finfo(np.float32).tiny)  # of squared gradients, where state is float32
-KADAM = "k-Adam is as stable as its last stage: give per_stage_decays' last as --b1 and --b2"
+KADAM = "k-Adam is as stable as its last stage: give the last of per_stage_decays as --b1 and --b2"
 VERDICTS = {True: "STABLE", False: "UNSTABLE"}
 TITLE = "Largest update that any gradients can cause, in learning rates (eps -> 0):"
 DEAD = "A parameter whose gradients stop (are 0 from some step on):"
 RULE_WORDS = {
-    "tokens": "b1 stays, v remembers as many tokens as before",
+    "tokens": "b1 stays, and v remembers as many tokens as before",
     "both": "m and v remember as many tokens as before",
     "sde": "1 - b1 and 1 - b2 grow in proportion to the batch",
 }
@@ -262,7 +263,7 @@ def _batch(args: argparse.Namespace, b1: float, b2: float) -> _Batch | None:
 
 
 def _closed_forms(counts: list[float], pairs: list[tuple[float, float]]) -> list[_Case]:
-    """Evaluate everything for all pairs of decays in one program, after steps of each count."""
+    """Evaluate everything for all pairs of decays in one program, after each number of steps."""
 
     @jax.jit
     def evaluate(steps, b1, b2):
@@ -389,8 +390,8 @@ def _advice(
 def nearest(name: str, slow: float, b2: float) -> Decimal | None:
     """Return the nearest `name` with slow^2 < b2 and few digits; None if float64 has none.
 
-    For "b2" it is a larger one, and for any other a smaller value of `slow`. Two digits of the
-    decay or of its distance from 1, whichever is smaller, are kept, and more where that is needed.
+    For "b2" it is a larger value, and for any other name a smaller value of `slow`. It keeps two
+    digits of the decay or of its distance from 1, whichever is smaller, or more where needed.
     """
     exact = Context(prec=400)
     edge = exact.power(Decimal(slow), 2) if name == "b2" else exact.sqrt(Decimal(repr(b2)))
@@ -453,7 +454,7 @@ def _value(text: str) -> Any:
 
 
 def _arguments(args: argparse.Namespace, maker: Callable) -> dict[str, Any]:
-    """Return the optimizer's arguments, those that the user gave and defaults."""
+    """Return the optimizer's arguments: those that the user gave, and defaults."""
     example = "for example --set b3=0.9995"
     given = {}
     for name in ("b1", "b2"):
@@ -472,7 +473,7 @@ def _arguments(args: argparse.Namespace, maker: Callable) -> dict[str, Any]:
         _check_argument(name, value, defaults[name])
     arguments = defaults | given
     missing = [k for k, value in arguments.items() if value is inspect.Parameter.empty]
-    words, hint = f"give what {args.optimizer} needs, {', '.join(missing)}", "as NAME=VALUE each"
+    words, hint = f"give what {args.optimizer} needs, {', '.join(missing)}", "each as NAME=VALUE"
     require(not missing, "--set", words, args.set or "nothing", hint=hint)
     return arguments
 
@@ -647,7 +648,7 @@ def _sig(x: float) -> str:
 
 
 def _from_log(log: float) -> str:
-    """Return the number with a natural logarithm, which float64 need not hold."""
+    """Return the number with this natural logarithm, which may be outside float64's range."""
     if abs(log) < 16 or math.isinf(log):
         return _sig(math.exp(log))
     exponent = math.floor(log / math.log(10) + 2e-4)  # no mantissa is rounded to 10

@@ -63,8 +63,8 @@ def check_real(
 ) -> np.ndarray | jax.Array:
     """Check real numbers: a single one, or an array of any shape unless `single`.
 
-    With `dtype`, the numbers are judged as XLA has them after rounding to it, where numbers too
-    small for its full precision are 0.
+    With `dtype`, the numbers are judged after rounding to it as XLA rounds: numbers too small for
+    its full precision become 0.
 
     Returns:
       The numbers as given, on the host unless they are traced or on other hosts' devices.
@@ -75,7 +75,7 @@ def check_real(
       ValueError: a number that can be read is out of range.
     """
     numbers = _array(value)
-    words = f"be {'a real number' if single else 'real numbers'} of Python, NumPy or JAX"
+    words = f"be {'a real number' if single else 'real numbers'} (Python, NumPy or JAX)"
     require(_is_real(numbers.dtype), name, words, repr(value), hint=hint, error=TypeError)
     if single:
         shape = f"an array of shape {numbers.shape}"
@@ -93,7 +93,7 @@ def check_real(
 
 
 def check_number(name: str, value: Any, within: Range, *, hint: str = "") -> float:
-    """Check a single real number that is known, not traced, and return it in Python's float."""
+    """Check a single real number that is known, not traced, and return it as a Python float."""
     number = check_real(name, value, within, hint=hint)
     words = "be a known number"
     require(is_known(number), name, words, "a traced one", hint=TRACED, error=TypeError)
@@ -110,7 +110,7 @@ def check_hyperparameter(name: str, value: Any, within: Range, *, hint: str = ""
         is_complex = jnp.issubdtype(value.dtype, jnp.complexfloating)
         is_narrow = jnp.issubdtype(value.dtype, jnp.floating) and value.dtype.itemsize < 4
         is_kept = not (is_complex or (within is DECAY and is_narrow))
-        words = "be of float32 or float64"
+        words = "have dtype float32 or float64"
         require(is_kept, name, words, value.dtype, hint=INJECTED, error=TypeError)
     check_real(name, value, within, hint=hint)
 

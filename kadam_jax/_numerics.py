@@ -120,8 +120,8 @@ def root_mean_square(
 ) -> jax.Array:
     """Return √((1-gain) rms² + gain size²), an average's next root, given 1-√(1-gain) and √gain.
 
-    What is kept of rms is rounded by half a unit in the last place of rms itself, so for a small
-    1-gain the result has a relative error of up to 1/√(1-gain) roundings.
+    The part of rms that is kept is rounded by half a unit in the last place of rms itself, so for a
+    small 1-gain the result has a relative error of up to 1/√(1-gain) roundings.
 
     The derivatives are those of the formula, so `rms_loss` and `rms_gain` have none. The tangent of
     a root of 0, argument or result, is that of half its square.
@@ -193,7 +193,7 @@ def _quotient_jvp(num_stages, primals, tangents):
 def quotient_and_modulus(
     numerator: jax.Array, rms: jax.Array, eps: jax.Array, num_stages: int = 1
 ) -> tuple[jax.Array, jax.Array]:
-    """Return `quotient` and its modulus, which is divided separately, without the quotient."""
+    """Return `quotient` and its modulus, which is a division of its own, not |quotient|."""
     value, size = (quotient(x, rms, eps, num_stages) for x in (numerator, jnp.abs(numerator)))
     return value, size
 

@@ -106,7 +106,7 @@ def _root_mean_square_jvp(over, primals, tangents):
 
 
 def size(x, over: tuple[int, ...]) -> int:
-    """Return a slice's number of entries, which means divide by; 1 for an empty slice."""
+    """Return how many entries a slice has, the divisor of its means; 1 for an empty slice."""
     return max(math.prod(jnp.shape(x)[axis] for axis in over), 1)
 
 

@@ -1,8 +1,8 @@
 r"""Decays for another batch size, and the batch size at which they leave the stable region.
 
 A step with a larger batch sees more examples, so averages that should remember as many examples as
-before need smaller decays. If only β is changed, so that γ² < β no longer holds, updates are no
-longer bounded (`is_exactly_stable`): a parameter whose gradient vanishes moves faster and faster.
+before need smaller decays. If only β is changed and γ² < β no longer holds, updates are no longer
+bounded (`is_exactly_stable`): a parameter whose gradient vanishes moves faster and faster.
 
 The paper, whose theory of stability this applies, is Gould and Tanaka, `Continuous-Time Analysis of
 Adaptive Optimization and Normalization`, `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_.
@@ -61,8 +61,9 @@ def decays_for_batch(
 
     References:
       Marek et al., `Small Batch Size Training for Language Models
-      <https://arxiv.org/abs/2507.07101>`_, have the rule "tokens"; Malladi et al., `On the SDEs and
-      Scaling Rules for Adaptive Gradient Algorithms <https://arxiv.org/abs/2205.10287>`_, "sde".
+      <https://arxiv.org/abs/2507.07101>`_, introduce the rule "tokens"; Malladi et al., `On the
+      SDEs and Scaling Rules for Adaptive Gradient Algorithms <https://arxiv.org/abs/2205.10287>`_,
+      "sde".
     """
     critical = critical_batch(b1, b2, batch, rule=rule)
     b1, b2, batch = float(b1), float(b2), float(batch)
@@ -102,8 +103,8 @@ def critical_batch(b1: float, b2: float, batch: float, *, rule: str = "tokens") 
       rule: "tokens", "both" or "sde", as in `decays_for_batch`.
 
     Returns:
-      B*, in the unit of `batch`; updates are bounded at smaller batch sizes. With "both", B* is
-      inf if γ² < β, and else 0: batch size does not matter. With "sde" it is inf if all batch sizes
+      B*, in the unit of `batch`; updates are bounded at smaller batch sizes. With "both", B* is inf
+      if γ² < β and 0 otherwise: batch size does not matter. With "sde" it is inf if all batch sizes
       that have decays are stable, and 0 if none is.
 
     Raises:

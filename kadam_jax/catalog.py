@@ -13,7 +13,7 @@ __all__ = ["find_optimizers"]
 
 
 def find_optimizers() -> dict[str, Callable[..., optax.GradientTransformation]]:
-    """Return optax's functions by name that make an optimizer from a learning rate.
+    """Return, by name, optax's functions that make an optimizer from a learning rate.
 
     The first parameter is the learning rate, and the result is a transformation or not annotated.
     Transformations such as `scale_by_rprop` are the parts of which optimizers are made. Names are

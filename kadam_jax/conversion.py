@@ -14,9 +14,9 @@ from kadam_jax.normalization import ScaleByAdaptiveNormalizationState
 def convert_adam_state(state: optax.OptState, like: optax.OptState) -> optax.OptState:
     r"""Convert a state of `optax.adam` or `optax.adamw` to k-Adam's with k = 1, or the reverse.
 
-    The averages are carried over as :math:`m` and :math:`\sqrt{v}`, step and schedule counts
-    unchanged. Both optimizers may be wrapped, for example by `optax.MultiSteps`, `optax.masked` or
-    `optax.inject_hyperparams`; injected hyperparameters that both have are carried over.
+    The averages are carried over as :math:`m` and :math:`\sqrt{v}`, and step and schedule counts
+    are unchanged. Both optimizers may be wrapped, for example by `optax.MultiSteps`, `optax.masked`
+    or `optax.inject_hyperparams`; injected hyperparameters that both have are carried over.
 
     Args:
       state: the state to continue from, such as a restored checkpoint.

@@ -1,8 +1,8 @@
 """Curves in the plane of both decays: level curves of C(β, γ), and curves normal to them.
 
-They are those of Appendix F, drawn in the paper's Fig. 2 and followed in §3.2 and §3.3: Gould and
-Tanaka, `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_. Both are computed on the host in
-float64 and rounded once; `b1` is the paper's γ and `b2` its β.
+These are the curves of Appendix F, which the paper draws in Fig. 2 and follows in §3.2 and §3.3:
+Gould and Tanaka, `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_. Both are computed on the
+host in float64 and rounded once; `b1` is the paper's γ and `b2` its β.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ __all__ = ["level_curve", "normal_curve"]
 
 
 def _known(name: str, value: ArrayLike, within: Range) -> np.ndarray:
-    """Check numbers that a curve computes with on the host, with two axes for its points."""
+    """Return checked numbers as a host array with two more axes, for a curve's points."""
     numbers = check_real(name, value, within, single=False)
     hint = "compute the curve outside of jit, vmap and grad, and pass its points in"
     require(is_known(numbers), name, "be concrete", "a traced array", hint=hint, error=TypeError)

@@ -1,11 +1,11 @@
-"""Transformations that record quantities in their state, and measures for those of optax.
+"""Transformations that record quantities in their state, and measures for optax's recorders.
 
 `record_...` are transformations that leave updates unchanged; `measure_...` are what
 `optax.monitor` and `optax.snapshot` take, and measure each tensor too. Put them where the quantity
 is: those of dead gradients and of the r.m.s. ratio before the optimizer's stages, where gradients
 pass, and those of the max-update after them, where u_n passes. The quantities are defined in
-Section 3 of Gould and Tanaka, `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_, but for the
-r.m.s. ratio.
+Section 3 of Gould and Tanaka, `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_, except for
+the r.m.s. ratio.
 
 The state of `optax.monitor` changes its structure at the first update, so a `jax.lax.scan` can
 only start after one; that of `optax.snapshot`, for `measure_max_update`, and those of
@@ -243,20 +243,20 @@ def measure_dead_gradients(
 def measure_rms_ratio(
     b2: ArrayLike = 0.999, eps: ArrayLike = 1e-8
 ) -> optax.GradientTransformationExtraArgs:
-    r"""Measure how far gradients are beyond their second moment, for `optax.monitor`.
+    r"""Measure how far gradients exceed their second moment, for `optax.monitor`.
 
     .. math:: \sqrt{\operatorname{mean} \frac{|g|^2}{\max(\hat v, \varepsilon^2)}}
 
-    where :math:`\hat v` is that of `record_dead_gradients`, as `b2` is. Values above 1 say that the
-    average lags behind growing gradients, which precedes spikes of the loss; StableAdamW divides
-    the learning rate by them. It is at most 1/√(1-β).
+    where :math:`\hat v` is the average with decay `b2` that `record_dead_gradients` keeps. Values
+    above 1 say that the average lags behind growing gradients, which precedes spikes of the loss;
+    StableAdamW divides the learning rate by them. It is at most 1/√(1-β).
 
     Args:
       b2: decay β of the average.
       eps: ε, in the gradients' unit; not negative, may be traced.
 
     Returns:
-      A measure like `measure_dead_gradients`, whose `Measurement` is of ratios.
+      A measure like `measure_dead_gradients`, whose `Measurement` holds ratios.
 
     Example:
       >>> import jax.numpy as jnp, optax
@@ -270,7 +270,7 @@ def measure_rms_ratio(
 
     References:
       Wortsman et al., `Stable and low-precision training for large-scale vision-language models
-      <https://arxiv.org/abs/2304.13013>`_, has StableAdamW.
+      <https://arxiv.org/abs/2304.13013>`_, introduce StableAdamW.
     """
     check_hyperparameter("b2", b2, DECAY)
     check_hyperparameter("eps", eps, NOT_NEGATIVE)
@@ -331,7 +331,7 @@ def _dead(moduli: list[jax.Array], rms_hat: list[jax.Array], threshold: ArrayLik
 
 
 def _counts(counted: list[jax.Array]) -> list[jax.Array]:
-    """Count entries in integers, exact up to 2^32; a sum of float32 ones stops growing at 2^24."""
+    """Count entries in integers, exact up to 2^32; a float32 sum of ones stops growing at 2^24."""
     return [jnp.sum(x, dtype=jnp.uint32) for x in counted]
 
 

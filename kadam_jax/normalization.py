@@ -85,10 +85,10 @@ def scale_by_adaptive_normalization(
     update has the promoted dtype of gradient and parameter if `update` is given the parameters,
     else the gradient's.
 
-    With `axes`, :math:`|g_n|^2` is its mean over these axes of a leaf, so that the entries of a
-    neuron, a row or a whole tensor share a second moment. In a chain, this stage gives other
-    optimizers what it gives Adam, for instance after or before Muon's orthogonalization (examples
-    below). Without momentum an update of step n, counted from 0, has at most
+    With `axes`, :math:`|g_n|^2` is replaced by its mean over these axes of a leaf, so that the
+    entries of a neuron, a row or a whole tensor share a second moment. In a chain, this stage gives
+    other optimizers what it gives Adam, for instance after or before Muon's orthogonalization
+    (examples below). Without momentum an update of step n, counted from 0, has at most
 
     .. math:: |u_n| \le \sqrt{N \, (1-\beta^{n+1}) / (1-\beta)}
 
@@ -220,7 +220,7 @@ def scale_to_rms(target: ArrayLike, axes: AxesOfLeaves = None) -> optax.Gradient
 
 
 def init_stage(params, mu_dtype: DTypeLike | None) -> ScaleByAdaptiveNormalizationState:
-    """Return the state of a stage that has seen nothing, sharded as `params` are."""
+    """Return the state of a stage that has seen no updates, sharded as `params` are."""
     if mu_dtype is not None:
         check_inexact("mu_dtype", mu_dtype)
 

@@ -118,7 +118,7 @@ def _stages(state, updates, k) -> tuple[ScaleByAdaptiveNormalizationState, ...]:
         stages = tuple(
             ScaleByAdaptiveNormalizationState(count, *pair) for pair in zip(*trees, strict=True)
         )
-    require(len(stages) == k, "state", f"be of {k} stages, as k is", len(stages))
+    require(len(stages) == k, "state", f"have k={k} stages", len(stages))
     return stages
 
 

@@ -451,7 +451,7 @@ def _square_minus(b1, b2, rest1, rest2):
 
 
 def _cancels(difference: jax.Array, term: jax.Array) -> jax.Array:
-    """Return whether `difference`, of a number and `term`, has fewer than 20 correct bits."""
+    """Return whether `difference`, a number minus `term`, has fewer than 20 correct bits."""
     return jnp.abs(difference) < 2**20 * jnp.finfo(term.dtype).eps * jnp.abs(term)
 
 

@@ -20,14 +20,14 @@ Weights are read from derivatives. Only the ratio of both sums matters, so :math
 
 and mixed second derivatives among lags j > 0 vanish, so that one gradient and one product of the
 Hessian with a vector give the weights of all lags. Whether an optimizer is of this form is tested:
-its update must not depend on other coordinates, on parameters (but for weight decay) or on the
-scale of gradients, and must be what the weights predict for random gradients. For others, what
+its update must not depend on other coordinates, on parameters (except through weight decay) or on
+the scale of gradients, and must be what the weights predict for random gradients. For others, what
 gradient ascent through the optimizer reaches is a lower bound of the supremum.
 
 Everything here runs in float64 whatever the caller's settings are, with gradients so large that
 every ε in use disappears, and with parameters at 0, where decoupled weight decay does.
-Hyperparameters are what they are after rounding: decays of float32 have an exact worst case, too,
-that of the rounded decays. Updates are in units of the learning rate.
+Hyperparameters are what they are after rounding: float32 decays have an exact worst case too, that
+of the rounded decays. Updates are in units of the learning rate.
 
 The paper is Gould and Tanaka, `Continuous-Time Analysis of Adaptive Optimization and
 Normalization`, `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_.
@@ -126,7 +126,7 @@ def _in_float64(function: Callable) -> Callable:
 
     @wraps(function)
     def runs(*args, **kwargs):
-        is_traced = not is_known(jnp.zeros(()))  # evaluated at once, programs round differently
+        is_traced = not is_known(jnp.zeros(()))  # evaluated eagerly, programs round differently
         with (
             jax.enable_x64(True),
             jax.debug_nans(False),
@@ -154,9 +154,9 @@ def impulse_response(
     .. math:: r_j = a_j / \sqrt{b_j}, \qquad j = 0, \ldots, N-1
 
     is the update at step N-1 if the only gradient that is not 0 came j steps before. Its sign is
-    that of the direction that :math:`r_0` has. If the optimizer is not of the form above, `ratio`
-    is measured, at every lag up to 4,096 steps and interpolated geometrically where that is right
-    to 1e-9 at the middle of an interval between lags; the weights are NaN.
+    positive if the update has the direction of :math:`r_0`. If the optimizer is not of the form
+    above, `ratio` is measured, at every lag up to 4,096 steps and interpolated geometrically where
+    that is right to 1e-9 at the middle of an interval between lags; the weights are NaN.
 
     Weights below 1e-100 are continued geometrically if those before them are geometric, and are 0
     otherwise.
@@ -216,16 +216,16 @@ def worst_case(
       num_steps: the number of steps N >= 1, a Python int.
       learning_rate: what to divide updates by, a positive number or a schedule, which is evaluated
         at step N-1.
-      search_steps: how many ascents in each of two parametrizations, an int >= 1. The time is that
-        of some 50 · `search_steps` · `num_steps` updates.
+      search_steps: how many ascents in each of two parametrizations, an int >= 1. A search takes as
+        long as some 50 · `search_steps` · `num_steps` updates.
 
     Returns:
       The supremum, the gradients (num_steps,), the update that the optimizer itself reaches on
       them, whether the supremum is exact, and why. Gradients span at most 260 decades, so that
       squares fit, and others are 0; where that costs something, `attained` is smaller than the
       supremum. A supremum beyond float64 is inf. So is that of Adam with b2 = 0, whose last
-      gradient can be as small as one likes next to those before; no gradients reach inf, and those
-      that are returned span 110 decades.
+      gradient can be arbitrarily small compared with those before; no gradients reach inf, and
+      those that are returned span 110 decades.
 
     Raises:
       TypeError: `optimizer` is not a `GradientTransformation` or has traced hyperparameters, or an
@@ -273,17 +273,18 @@ def dead_gradient_growth(
     .. math:: \lim_{j \to \infty} \ln \frac{|r_{j+1}|}{|r_j|}
 
     For Adam it is ln(γ/√β): positive beyond the boundary γ² = β, where a parameter whose gradient
-    vanishes moves faster and faster until ε or an underflow ends it, and negative within. It is
+    vanishes moves faster and faster until ε or an underflow ends it, and negative inside it. It is
     `exact_growth_rate` where that is positive.
 
     Args:
       optimizer: any optax transformation that needs no more than gradients and parameters.
-      num_steps: the horizon, a Python int >= 2; the slowest average should rule its end.
+      num_steps: the horizon, a Python int >= 2, long enough for the slowest average to dominate its
+        end.
 
     Returns:
-      The slope of ln\|r_j\| over the last lags that float64 has; -inf if updates stop with the
-      gradients, inf if the first of them without a gradient is infinite (Adam with b2 = 0), and NaN
-      if what they do depends on the gradients' size.
+      The slope of ln\|r_j\| over the last lags that float64 can represent; -inf if updates stop
+      with the gradients, inf if the first of them without a gradient is infinite (Adam with b2 =
+      0), and NaN if what they do depends on the gradients' size.
 
     Raises:
       TypeError: `optimizer` is not a `GradientTransformation`, or `num_steps` not an int.
@@ -355,7 +356,7 @@ def max_travel(
     Args:
       optimizer_or_decays: (b1, b2) of Adam, or an optimizer with learning rate 1 whose
         `worst_case` is exact. For k-Adam, give the decays of the last stage, whose supremum bounds
-        it (Theorem 3). Optimizers take N² updates of one entry.
+        it (Theorem 3). For an optimizer, this takes N² updates of one entry.
       schedule: the learning rate, a positive number or an optax schedule.
       num_steps: the number of steps N >= 1, a Python int.
 
@@ -509,7 +510,7 @@ def _continued(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _slope(log_values: np.ndarray) -> float:
-    """Return the slope of up to 65 last values that are finite; -inf if zeros follow them.
+    """Return the slope of the last finite values, up to 65 of them; -inf if zeros follow them.
 
     Zeros after values below 1e-250 are underflow. NaN if no value is finite.
     """
@@ -606,7 +607,7 @@ def _close(x: np.ndarray, y: np.ndarray) -> bool:
 
 
 def _impulses(optimizer: optax.GradientTransformation, num_steps: int) -> Callable:
-    """Return a function from lags to r_j, NaN where ε or an underflow takes part in the update."""
+    """Return a function from lags to r_j, NaN where ε or an underflow affects the update."""
 
     def update(lag, size):
         return _single(optimizer)(jnp.where(jnp.arange(num_steps) == num_steps - 1 - lag, size, 0))
@@ -622,7 +623,7 @@ def _impulses(optimizer: optax.GradientTransformation, num_steps: int) -> Callab
 
 
 def _measured_impulses(optimizer: optax.GradientTransformation, num_steps: int) -> np.ndarray:
-    """Measure r_j at all lags, or at so many that those between them can be interpolated."""
+    """Measure r_j at all lags, or at enough of them to interpolate the others."""
     impulses = _impulses(optimizer, num_steps)
     if num_steps <= _MAX_LANES:
         ratio = impulses(np.arange(num_steps))
@@ -651,7 +652,7 @@ def _measured_impulses(optimizer: optax.GradientTransformation, num_steps: int) 
 
 
 def _geometric(low: np.ndarray, high: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """Interpolate between two numbers of one sign geometrically, between others linearly."""
+    """Interpolate geometrically between two numbers of the same sign, linearly between others."""
     same = low * high > 0
     size = np.exp((1 - share) * np.log(np.abs(low)) + share * np.log(np.abs(high)))
     return np.where(same, np.sign(low) * size, (1 - share) * low + share * high)
@@ -666,7 +667,7 @@ def _log_impulses(optimizer: optax.GradientTransformation, num_steps: int) -> np
 
 
 def _suprema(optimizer: optax.GradientTransformation, num_steps: int) -> np.ndarray:
-    """Return the suprema at all steps, each of which must be exact: an impulse has its own lane.
+    """Return the suprema at all steps, each of which must be exact; each impulse has its own lane.
 
     The impulse G of step i makes the update r_j at step n = i+j, whose derivative with respect to
     g_n is a_0 / (√b_j G). So each step's weights are known, and predict random sequences.
@@ -715,7 +716,8 @@ def _suprema(optimizer: optax.GradientTransformation, num_steps: int) -> np.ndar
 def _attaining(weights: _Weights) -> np.ndarray:
     """Return gradients proportional to a_j/b_j at scales that float64 may hold, oldest first.
 
-    If lags without weight in the denominator make the supremum infinite, they are 1e110 next to 1.
+    If lags without weight in the denominator make the supremum infinite, they get 1e110 and the
+    others 1.
     """
     log_sizes = np.where(weights.sign == 0, -np.inf, weights.log_a - weights.log_b)
     free = np.isposinf(log_sizes)

@@ -79,7 +79,7 @@ class Corrections(NamedTuple):
 
 def numbers_of(learning_rate, k, b1, b2, eps, strategy, weight_decay, coupled) -> Numbers:
     """Check the arguments and compute the equation's numbers before any rounding."""
-    hint = "a flow has a single one, which sets the unit of time: no schedule, no array"
+    hint = "a flow has only one, which sets the unit of time; it cannot be a schedule or an array"
     check_real("learning_rate", learning_rate, POSITIVE, hint=hint)
     check_real("weight_decay", weight_decay, NOT_NEGATIVE)
     check_real("eps", eps, NOT_NEGATIVE)
@@ -212,10 +212,10 @@ def flow_vector_field(
     r"""Return the flow as :math:`\dot y = f(t, y, \text{args})`, for diffrax and other solvers.
 
     It is what `solve_flow` converges to with many substeps. `args` is the minibatch, or None.
-    Since u grows like √t from t = 0, and again after each change of minibatch, no solver shows its
-    order there. Instead, integrate step by step, and within each step in x, with
+    Since u grows like √t from t = 0, and again after each change of minibatch, no solver reaches
+    its order there. Instead, integrate step by step, and within each step in x, with
     :math:`t = (n + x^2)\eta` and :math:`dy/dx = 2x\eta f`; then no step evaluates the next step's
-    minibatch. Methods of order 2 then show their full order, and those of higher order show 3,
+    minibatch. Methods of order 2 then reach their full order, and those of higher order reach 3,
     since the error of a step's first substep remains. Methods whose stages put v below 0 where it
     starts from 0, as high-order methods do, need small enough substeps.
 

@@ -20,14 +20,14 @@ class Constants(NamedTuple):
 
     step: Any  # h = 1/K
     fractions: jax.Array  # (nodes+1,): τ/h, from 0 to 1
-    points: jax.Array  # (nodes, points, 3): the input there from that at a panel's nodes
+    points: jax.Array  # (nodes, points, 3): a panel's inputs at its nodes -> at points
     mu_loss: jax.Array  # (nodes, k)
-    mu_mean: jax.Array  # (nodes, 3, k): the input's mean from that at a panel's nodes
+    mu_mean: jax.Array  # (nodes, 3, k): a panel's inputs at its nodes -> their mean
     rms_loss: jax.Array  # (nodes, k)
     rms_gain: jax.Array  # (nodes, points, k)
     drift: jax.Array  # (1 - e^(-2h)) / 2
-    push: jax.Array  # (nodes,): the force's weights in the velocity's loss
-    shift: jax.Array  # (nodes,): and in that of the parameters
+    push: jax.Array  # (nodes,): the force's weights in what the velocity loses
+    shift: jax.Array  # (nodes,): and in what the parameters lose
 
 
 def prepare(p: Numbers, step: float) -> Constants:

@@ -140,13 +140,13 @@ def solve_flow(
     (v like m). The left Riemann sum multiplies a constant gradient by :math:`x/(e^x-1)`, not by 1:
     .9994 for γ = .9 and K = 100, but .585 for γ = .01. The error falls like 1/K.
 
-    `method="exponential"` costs K+1 gradients per step. As measured, one (for a quadratic or a
-    logistic regression) to four (for a transformer) of its substeps do as much as 100 of Euler's.
-    Everything except g is linear in what drives it, so over a substep of h = 1/K steps, with time s
-    in steps from its start,
+    `method="exponential"` costs K+1 gradients per step. In measurements, one (for a quadratic or a
+    logistic regression) to four (for a transformer) of its substeps are as accurate as 100 of
+    Euler's. Everything except g is linear in what drives it, so over a substep of h = 1/K steps,
+    with time s in steps from its start,
 
-    - g is taken to be linear in s between its values at both ends; the later value is taken where
-      the same substep with g frozen leads, and the next substep starts with it;
+    - g is taken to be linear in s between its values at both ends; the later value is taken at the
+      point to which the same substep with g frozen leads, and the next substep starts with it;
     - u is found at nodes :math:`s = h x^2`, since it grows like √t from t = 0 and after every
       change of minibatch but is smooth in x. A stage's input between nodes is a quadratic in x
       (the linear g is one): m is its exact average, v that of its square at three Gauss points;
@@ -199,7 +199,7 @@ def solve_flow(
         nothing, `grad_fn` does not return a tree like the parameters, there are no parameters, or a
         name is unknown.
       TypeError: `num_steps`, `substeps` or `k` is not a Python int, `learning_rate` or
-        `weight_decay` is not a scalar (but a schedule, say), a parameter is neither floating point
+        `weight_decay` is not a scalar (but, say, a schedule), a parameter is neither floating point
         nor complex, or the gradient of a real parameter is complex.
 
     Examples:

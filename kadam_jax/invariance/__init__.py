@@ -3,8 +3,8 @@
 A loss that does not change under W -> αW, α > 0, has ⟨W, g⟩ = 0. From this the paper (Gould and
 Tanaka, `arXiv 2411.05746 <https://arxiv.org/abs/2411.05746>`_) concludes that ‖W‖² is an average of
 ‖u‖² and that the direction Ŵ = W/‖W‖ obeys its own equation (Section 4.2, Appendix J). Both are
-here as stated and as they have to be corrected: dividing each entry of g by its own √v, or
-averaging gradients of other steps, gives a u that is not orthogonal to W.
+here as stated and as corrected: dividing each entry of g by its own √v, or averaging gradients of
+other steps, gives a u that is not orthogonal to W.
 
 ⟨a, b⟩ is Re Σ conj(a) b. This and all other sums are taken over slices of the leaves of a tree. The
 argument `axes` says which axes of a leaf one slice spans: None for all of them (the leaf is one

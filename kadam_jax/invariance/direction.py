@@ -47,7 +47,7 @@ def direction_residual(
 
         \tfrac12 \eta \ddot{\hat W} + \dot{\hat W} + \Lambda \hat W + u / r, \qquad r = \|W\|
 
-    with Λ as `form` says:
+    with Λ given by `form`:
 
     - "paper": :math:`\tfrac12 \eta r \|\dot{\hat W}\|^2`. The r is a slip: the equation was divided
       by r, but this term was not.
@@ -126,7 +126,7 @@ class RadialInnerProducts(NamedTuple):
 
 
 def radial_inner_products(weights, gradients, *, axes: AxesOfLeaves = None) -> RadialInnerProducts:
-    r"""Compute ⟨W, g⟩ and the cosine of a weight and a gradient or update, of any step.
+    r"""Compute ⟨W, g⟩ and the cosine between a weight and a gradient or update of any step.
 
     A loss with L(Φ_s(W)) = L(W), Φ_s(W) = e^s W (scale invariance for factors α = e^s > 0; the
     paper's sW is not the identity at s = 0), has
@@ -139,7 +139,7 @@ def radial_inner_products(weights, gradients, *, axes: AxesOfLeaves = None) -> R
 
     Args:
       weights: W, a tree.
-      gradients: g, or u, a tree like `weights`. For gradients of many steps vmap over them.
+      gradients: g, or u, a tree like `weights`. For gradients of many steps, vmap over them.
       axes: the axes a slice spans, see `kadam_jax.invariance`.
 
     Returns:

@@ -99,7 +99,7 @@ def test_numbers_of_every_kind_pass(value):
 @pytest.mark.parametrize("single", [True, False])
 @pytest.mark.parametrize("value", NOT_REAL, ids=range(len(NOT_REAL)))
 def test_other_kinds_are_refused_by_name(value, single):
-    with pytest.raises(TypeError, match=r"^b1 must be (a )?real numbers? of .*, got .*; try 0\.9$"):
+    with pytest.raises(TypeError, match=r"^b1 must be (a )?real numbers? \(.*\), .*; try 0\.9$"):
         check_real("b1", value, _checks.DECAY, single=single, hint="try 0.9")
 
 

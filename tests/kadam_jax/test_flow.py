@@ -741,7 +741,7 @@ def test_memory_grows_with_what_is_saved_alone():
         (
             {"learning_rate": optax.constant_schedule(0.1)},
             TypeError,
-            "learning_rate must be a real number .*, got <function .*; .* no schedule",
+            "learning_rate must be a real number .*, got <function .*; .* cannot be a schedule",
         ),
         ({"coupled": "no"}, TypeError, "coupled must be a Python bool, got 'no'"),
         ({"b1": 1e-30}, ValueError, "b1 must be at least 1.17.*e-38 at every stage, got 0.0"),

@@ -279,11 +279,11 @@ def test_what_a_search_finds_is_called_a_lower_bound(diagnose):
         ),
         (
             "--optimizer adam --set b1=x",
-            "--set b1 must be a real number of Python, NumPy or JAX, ",
+            "--set b1 must be a real number (Python, NumPy or JAX), ",
         ),
         ("--optimizer adam --b1 .9 --set b1=.8", "--set b1 must be given once, got 'b1=.8'"),
         ("--optimizer adam --steps 0", "--steps must be at least 1, got 0"),
-        ("--optimizer adam --set eps=x", "--set eps must be a real number of Python, NumPy or JAX"),
+        ("--optimizer adam --set eps=x", "--set eps must be a real number (Python, NumPy or JAX)"),
         ("--optimizer adam --set eps=-1", "--set eps must be finite and at least 0, got -1; for"),
         ("--optimizer adam --set nesterov=3", "--set nesterov must be true or false, got 3; for"),
         ("--optimizer simplified_ademamix --set alpha=-5", "--set alpha must be finite and at"),
@@ -307,7 +307,7 @@ def test_a_usage_error_is_one_sentence_and_code_2(diagnose, line, words):
     ("line", "words"),
     [
         ("--optimizer AdamW", "got 'AdamW'; perhaps adamw\n"),
-        ("--optimizer kadam", "k-Adam is as stable as its last stage: give per_stage_decays'"),
+        ("--optimizer kadam", "as its last stage: give the last of per_stage_decays as --b1 and"),
         ("--optimizer sgd", "; a clip gives it one, such as optax.clip_by_global_norm\n"),
         ("--optimizer adamw --eps 1e-6", "; Adam and AdamW need no --optimizer: give --b1"),
         ("--optimizer lars --steps 3", "; normalize them first, such as with optax.normalize_by"),

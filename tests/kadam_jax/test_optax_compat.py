@@ -166,7 +166,7 @@ def test_injected_numbers_are_those_given_or_refused(transformation, arguments, 
     params = jnp.ones(2, dtype)
     has_decays = transformation is not record_squared_norm
     if dtype == "complex64" or (has_decays and dtype != "float32"):
-        with pytest.raises(TypeError, match=r"of float32 or float64.*hyperparam_dtype=jnp.float32"):
+        with pytest.raises(TypeError, match=r"float32 or float64.*hyperparam_dtype=jnp.float32"):
             transform(inject(transformation, static)(**arguments).init)(params)
     optimizer = inject(transformation, static, jnp.float32)(**arguments)
     plain = {name: x(0) if callable(x) else x for name, x in arguments.items()}

@@ -265,7 +265,7 @@ def test_a_traced_k_is_an_error():
 
 def test_what_would_go_wrong_silently_is_an_error():
     state = scale_by_kadam(2).init(jnp.ones(2))
-    with pytest.raises(ValueError, match="state must be of 3 stages, as k is, got 2"):
+    with pytest.raises(ValueError, match="state must have k=3 stages, got 2"):
         scale_by_kadam(3).update(jnp.ones(2), state)
     with pytest.raises(TypeError, match="mu_dtype must be floating point or complex, got 'int32'"):
         scale_by_kadam(2, mu_dtype="int32").init(jnp.ones(2))

@@ -115,7 +115,7 @@ def test_the_states_of_a_chain_of_single_stages_go_on(k):
 )
 def test_a_state_of_another_k_is_refused(k, of_state, params):
     state = scale_by_kadam(of_state).init(params)
-    with pytest.raises(ValueError, match=f"state must be of {k} stages, as k is, got {of_state}"):
+    with pytest.raises(ValueError, match=f"state must have k={k} stages, got {of_state}"):
         scale_by_kadam(k).update(params, state)
 
 

@@ -32,7 +32,7 @@ class CNNConfig:
 
     Attributes:
       num_classes: number of logits.
-      width: multiplies the number of channels of every layer; a multiple of 1/64.
+      width: factor on the number of channels of every layer; a multiple of 1/64.
       dtype: dtype of activations, convolutions and logits. Parameters, BatchNorm's statistics and
         their running averages are float32.
       conv: "auto" is `convolution`, which is as fast inside a loop as outside; "lax" leaves the
@@ -217,7 +217,7 @@ def _affine(rngs: nnx.Rngs, shape: tuple[int, ...]) -> tuple[nnx.Param, nnx.Para
 
 
 def _max_pool(x_BxYxXxC: jax.Array, size: int) -> jax.Array:
-    """Return the largest of every `size` x `size` window; the first of equals gets the gradient.
+    """Return the maximum of every `size` x `size` window; the first of equals gets the gradient.
 
     The gradient of `max` asks which pixels equal the maximum and divides by their number, which is
     0 if a compiler computes them twice with different rounding. A choice can't be empty.

@@ -214,8 +214,8 @@ class NanoGPT(nnx.Module):
         Args:
           tokens: integers in [0, vocab_size), (batch, length), length at most `config.context`.
           targets: the next tokens, of the same shape, if their loss is wanted.
-          loss_parts: number of equal parts of the batch whose logits are in memory in turn; they
-            are computed again for the gradient.
+          loss_parts: number of equal parts of the batch, of which only one's logits are in memory
+            at a time; they are computed again for the gradient.
           rngs: its `dropout` stream draws the dropout masks; None for no dropout.
 
         Returns:

@@ -22,7 +22,7 @@ class NGramConfig:
 
     Attributes:
       vocab_size: number of tokens.
-      context: number of tokens that are seen.
+      context: number of tokens that the model sees.
       embedding_size: numbers that represent a token.
       width: size of the hidden layer.
 

@@ -5,7 +5,7 @@ import math
 MOST_ENTRIES = 2**31 - 1
 """Limit for one array, since indices into it are 32-bit integers."""
 MOST_LAYERS = 1000
-"""Limit on layers, since every layer is a part of the compiled program."""
+"""Limit on layers, since the compiled program contains every layer."""
 
 
 def check_sizes(**shapes: tuple[int, ...]) -> None:

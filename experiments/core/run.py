@@ -52,7 +52,8 @@ class Run:
           members: From `kadam_jax.grid` or `kadam_jax.points`.
           chunk_size: Members between two writes; None for all of them.
           batching: As in `kadam_jax.sweep`.
-          grid_shape: As there: every array leads with the axes of the grid, not with a single one.
+          grid_shape: As in `kadam_jax.sweep`: every array begins with the grid's axes, not a single
+            one.
 
         Returns:
           `fn`'s dict, every array with the members stacked on a leading axis.

@@ -45,7 +45,8 @@ class Estimate:
     def opened(self, *, lower: bool = False, higher: bool = False) -> "Estimate":
         """Open the interval where the truth may be `lower` or `higher` than was measured.
 
-        This is the case where a tuned value lies at an end of its range. Nothing stays nothing.
+        This is the case where a tuned value lies at an end of its range. An estimate without
+        observations stays as it is.
 
         >>> Estimate(2.0, 1.0, 3.0, 5).opened(higher=True)
         Estimate(value=2.0, low=1.0, high=inf, n=5)
@@ -96,7 +97,7 @@ def median(samples: Sequence[float] | np.ndarray, coverage: float = 0.9) -> Esti
 
 
 def every_median(values: xr.DataArray, seed: str = "seed") -> Estimate:
-    """Compute `median` over seeds at each point; return their median, lowest and highest end.
+    """Compute `median` over seeds at each point; return their median, lowest end and highest end.
 
     The whole interval is acceptable only if every point's interval is.
     """
@@ -143,7 +144,7 @@ def student(n: int) -> float:
 
 
 def geometric_mean(ratios: ArrayLike) -> Estimate:
-    """Compute the geometric mean of independent ratios, 95% interval by Student's t on logarithms.
+    """Compute the geometric mean of independent ratios, with Student's 95% interval of logarithms.
 
     >>> geometric_mean([0.5, 0.5, 0.5]).ends.round(3).tolist()
     [0.5, 0.5, 0.5]
@@ -153,7 +154,7 @@ def geometric_mean(ratios: ArrayLike) -> Estimate:
 
 
 def paired_mean(differences: ArrayLike) -> Estimate:
-    """Compute the mean of paired differences; 95% interval: a bootstrap's, widened to Student's t.
+    """Compute the mean of paired differences; its 95% interval is a bootstrap's or wider.
 
     The bootstrap (BCa, resampling the pairs) follows a skewed distribution, but it is too narrow
     for few seeds: with 5, 10 and 20 normal differences it covers the mean in 84%, 91% and 93% of
@@ -212,7 +213,7 @@ def paired_p_value(differences: ArrayLike) -> float:
 def _at_least_two(differences: ArrayLike) -> np.ndarray:
     values = np.asarray(differences, np.float64).ravel()
     if values.size < 2:
-        raise ValueError(f"differences must be of at least 2 seeds, got {values.size}")
+        raise ValueError(f"differences must be from at least 2 seeds, got {values.size}")
     return values
 
 
@@ -253,7 +254,7 @@ def spearman(x: ArrayLike, y: ArrayLike) -> float:
 
 
 def at_end(place: ArrayLike, size: int) -> np.ndarray:
-    """Whether places along an axis are its first or last, beyond which may be a better one.
+    """Return whether places along an axis are its first or last; a better one may lie beyond.
 
     >>> at_end([0, 1, 2], 3).tolist()
     [True, False, True]

@@ -74,7 +74,7 @@ def load_corpus(name: str) -> Corpus:
 
 
 def sample_batch(tokens: jax.Array, key: jax.Array, batch: int, context: int) -> jax.Array:
-    """Draw `batch` crops of `context + 1` tokens from uniform places, with overlaps allowed.
+    """Draw `batch` crops of `context + 1` tokens from uniformly random places; crops may overlap.
 
     This is pure and runs on the device, so a whole run stays in one compiled program.
 

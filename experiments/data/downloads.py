@@ -25,7 +25,7 @@ def download(url: str, path: Path, *, sha256: str, timeout: float = 30.0) -> Pat
     Args:
       url: http or https.
       path: The file's path; a file with another hash is replaced.
-      sha256: The SHA-256 of the right content, in hexadecimal.
+      sha256: The SHA-256 of the correct content, in hexadecimal.
       timeout: Seconds without data after which a connection counts as broken.
 
     Returns:
@@ -49,7 +49,7 @@ def download(url: str, path: Path, *, sha256: str, timeout: float = 30.0) -> Pat
             part.unlink()
             raise Failed(
                 f"{url} was changed or damaged on the way: its SHA-256 is {found} but should be "
-                f"{sha256}; try again, or put the right file at {path}"
+                f"{sha256}; try again, or put the correct file at {path}"
             )
         part.replace(path)
     except OSError as error:

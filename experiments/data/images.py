@@ -182,7 +182,7 @@ def _checked(name: str, content: bytes) -> np.ndarray:
     """Return a file's records, (RECORDS, RECORD), uint8."""
     size = RECORDS * RECORD
     if len(content) > size:
-        raise Failed(f"{name} goes on at byte {size}, where CIFAR-10's {RECORDS} records end")
+        raise Failed(f"{name} continues at byte {size}, where CIFAR-10's {RECORDS} records end")
     if len(content) < size:
         raise Failed(
             f"{name} ends at byte {len(content)}, in record {len(content) // RECORD}; CIFAR-10's "

@@ -45,7 +45,7 @@ class Data:
 
     Attributes:
       name: Its name in a configuration.
-      sha256: Hash of all its content; a position in other data is refused.
+      sha256: Hash of all its content; a position saved for other data is refused.
       train: The training split.
       heldout: The splits that are never trained on: "validation" and "test".
       info: What a task needs to know: vocab_size, num_classes, num_tokens, ...
@@ -59,7 +59,7 @@ class Data:
 
 
 class Batches(grain.DatasetIterator):
-    """An endless iterator of batches whose position is a number, whoever prepares them."""
+    """An endless iterator of batches whose position is a number, however they are prepared."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ def _close(reference: weakref.ref[Batches]) -> None:
 
 
 def _follow(worker: int, num_workers: int) -> None:
-    """Make a worker end with its main process, killed or not, but not by a terminal's Ctrl-C."""
+    """Make a worker end when its main process does, even if killed, but not on Ctrl-C."""
     del worker, num_workers
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -190,7 +190,7 @@ def training_batches(
 
     Raises:
       ValueError: If `batch_size` is not a positive multiple of `process_count`, `process_index` is
-        not below that, the seed does not fit into 32 bits, or a count is negative.
+        not below `process_count`, the seed does not fit into 32 bits, or a count is negative.
       Failed: If there is nothing to train on.
 
     >>> data = Data("ten", "0", np.arange(10), {}, {})
@@ -244,7 +244,7 @@ def heldout_batches(
 
     Raises:
       ValueError: If `batch_size` is not a positive multiple of `process_count`, or `process_index`
-        is not below that.
+        is not below `process_count`.
 
     >>> for batch, weights in heldout_batches(np.arange(5), 3):
     ...     print(batch, weights)

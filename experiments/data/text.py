@@ -46,10 +46,10 @@ def load_text(
 ) -> Data:
     """Load a corpus as crops of `context + 1` tokens, int32; targets are inputs shifted by one.
 
-    What is held out is encoded separately: of the embedded text what `load_corpus` holds out; of
-    other texts the last tenth of the characters, as in nanoGPT; of C4 the validation shards among
-    those named, or else every tenth document. The first half of the held-out tokens is the
-    validation split and the rest is the test split, in windows that do not overlap as targets;
+    The held-out part is encoded separately: for the embedded text, it is what `load_corpus` holds
+    out; for other texts, the last tenth of the characters, as in nanoGPT; for C4, the validation
+    shards among those named, or else every tenth document. The first half of the held-out tokens is
+    the validation split and the rest is the test split, in windows that do not overlap as targets;
     tokens at an end that do not fill a window are left out.
 
     Training crops begin at every token (every n-th if there are more than 2**32 of them).
@@ -171,7 +171,7 @@ def _paths(source: str, cache: Path, num_shards: int) -> list[Path]:
 
 
 def _parts(paths: Sequence[Path]) -> list[Part]:
-    """Return parts by their files' suffix; C4's validation shards, if any, are what is held out."""
+    """Return parts by their files' suffix; C4's validation shards, if any, are held out."""
     shards = [path.name for path in paths if path.name.endswith(C4_SUFFIX)]
     validation = [name for name in shards if "validation" in name]
     every = {name: 1 if name in validation else 0 for name in shards}

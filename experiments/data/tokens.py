@@ -101,7 +101,7 @@ class Tokens:
 
     @cached_property
     def array(self) -> np.ndarray:
-        """Return all of them, shape (len(self),); those in a file are read where they are used."""
+        """Return all ids, shape (len(self),); those in a file are read when they are used."""
         in_file = isinstance(self.where, MappedFile)
         whole = np.frombuffer(self.where.bytes, self.dtype) if in_file else self.where
         return whole[self.start : self.stop]

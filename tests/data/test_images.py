@@ -124,7 +124,7 @@ FAULTS = {
     "is empty": (lambda content: b"", "ends at byte 0, in record 0"),
     "is longer": (
         lambda content: content + content,
-        "goes on at byte 30730, where CIFAR-10's 10 records end",
+        "continues at byte 30730, where CIFAR-10's 10 records end",
     ),
     "has another label": (
         lambda content: content[: 2 * RECORD] + bytes([10]) + content[2 * RECORD + 1 :],

@@ -23,7 +23,7 @@ class MeshConfig:
         members.
       data: Number of devices that share each batch; None for those that are left, or 1 on CPUs.
       shard_above: Parameters with more entries than this are also sharded over the data axis (fully
-        sharded data parallelism), along their longest axis that divides; None for none.
+        sharded data parallelism), along the longest axis that divides evenly; None shards none.
     """
 
     members: int | None = None
@@ -44,8 +44,9 @@ def make_mesh(
 ) -> Mesh:
     """Lay out devices for `num_members` members that each see batches of `batch_size`.
 
-    If the configuration leaves it open, members get as many devices as divide both, and batches get
-    the rest; on CPUs the rest stays idle, since devices there share the same cores.
+    If the configuration leaves it open, members get as many devices as divide the numbers of
+    devices and of members, and batches get the rest; on CPUs the rest stays idle, since devices
+    there share the same cores.
 
     Args:
       config: The sizes that are given.
@@ -87,7 +88,7 @@ def make_mesh(
 
 
 def sharding(mesh: Mesh, *axes: str | None) -> NamedSharding:
-    """Return the sharding of leading axes over those of the mesh; without axes, copies on all."""
+    """Return the sharding of leading axes over the mesh's; without axes, each device has a copy."""
     return NamedSharding(mesh, PartitionSpec(*axes))
 
 
@@ -139,7 +140,7 @@ def process_share(mesh: Mesh) -> tuple[int, int]:
 
 
 def place_batch(mesh: Mesh, batch: Any, axis: int) -> Any:
-    """Place this process's part of a batch; examples, along `axis`, go over the data axis."""
+    """Place this process's part of a batch; examples, along `axis`, go to the data axis."""
     where = sharding(mesh, *[None] * axis, "data")
     return jax.tree.map(
         lambda array: jax.make_array_from_process_local_data(where, np.asarray(array)), batch

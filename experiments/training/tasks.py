@@ -48,7 +48,7 @@ def text_task(model: GPTConfig, *, loss_parts: int = 1) -> Task:
 
     Args:
       model: The network.
-      loss_parts: Equal parts of a batch whose logits are in memory in turn.
+      loss_parts: Equal parts of a batch, of which only one's logits are in memory at a time.
 
     Returns:
       The task, without data; its loss is the mean cross-entropy in nats per token, and the "loss"
@@ -174,7 +174,8 @@ def language_task(model: GPTConfig, corpus: Corpus | None, batch: int) -> Task:
     Args:
       model: The network, whose context is the crops' length.
       corpus: The corpus whose training split is trained on; rows of tokens that it never uses get a
-        gradient only from the logits, which vanishes as their probability does (Section 3.2).
+        gradient only from the logits, and this gradient vanishes with their probability (Section
+        3.2).
       batch: Sequences in a batch.
 
     Returns:

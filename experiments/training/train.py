@@ -1,7 +1,7 @@
 """One run as pure functions: in one piece for a figure's sweep, in blocks for the host's loop.
 
 Both derive everything random in step n from the member's seed and n, so a member is the same, up to
-rounding, wherever it is in a sweep and however its steps are divided into calls and devices are
+rounding, wherever it is in a sweep and however its steps are divided into calls and its devices are
 laid out. There is rounding because XLA may order sums differently in each of these programs.
 """
 
@@ -56,7 +56,7 @@ def train_member(
       num_steps: Number of steps; static.
       stop: Steps from this one on are skipped and recorded as NaN. It may be traced, so that
         members of one program can differ in length; this saves time for members that run in turn,
-        but not for those side by side. None for no skipping.
+        but not for those side by side. None skips nothing.
       read: Picks what is recorded from the optimizer's state after every step.
 
     Returns:
@@ -117,7 +117,7 @@ class Programs(NamedTuple):
     """`metrics(state, batch, weights) -> sums`, (num_members,), as in `Task.metrics`."""
     lower: Callable[[Any], jax.stages.Lowered]
     """`lower(batches)`: the lowered `steps`, from arrays or their shapes with shardings; the mesh's
-    devices may be described only (`jax.experimental.topologies`), to compile for them elsewhere."""
+    devices may be mere descriptions (`jax.experimental.topologies`), for compiling elsewhere."""
 
 
 def member_programs(
@@ -140,8 +140,8 @@ def member_programs(
       mesh: From `training.meshes.make_mesh`. Each batch is sharded over "data" and computed as if
         it were whole, including BatchNorm and dropout.
       evaluated: `evaluated(opt_state, params)` returns the parameters that are measured.
-      members_at_once: Members that a device computes side by side, with the others in turn; None
-        for one on CPUs and all elsewhere.
+      members_at_once: How many members a device computes side by side; None for one on CPUs and all
+        elsewhere.
       shard_above: As in `training.meshes.MeshConfig`.
       microbatches: Equal parts of a batch whose gradients are computed in turn and averaged; must
         divide each device's part. The model's state and dropout see one part after another.
@@ -150,7 +150,7 @@ def member_programs(
       The programs; each compiles when it is first called, `steps` once for each number of steps.
     """
     if members_at_once is None and mesh.devices.flat[0].platform == "cpu":
-        members_at_once = 1  # batching small matrices gains nothing there
+        members_at_once = 1  # one at a time compiles faster there
     columns = {name: _column(column) for name, column in members.items()}
     if shard_above is not None:
         task = _gathered(task, mesh)

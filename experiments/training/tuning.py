@@ -58,7 +58,7 @@ def lowest_few(losses: ArrayLike, num: int) -> np.ndarray:
 
 
 Candidates = Mapping[str, np.ndarray]
-"""A column for each value of a member, all of one shape; if one of each row is chosen, this is
+"""A column for each value of a member, all of the same shape; if one of each row is chosen, this is
 (num_rows, num_candidates)."""
 Train = Callable[[str, Candidates, Sequence[int]], dict[str, np.ndarray]]
 """`train(stage, candidates, seeds)` returns the results of every candidate with every seed:
@@ -68,7 +68,7 @@ Train = Callable[[str, Candidates, Sequence[int]], dict[str, np.ndarray]]
 def trainer(
     run: Run, name: str, fn: Callable[[Mapping[str, Any]], Mapping[str, Any]], chunk_size: int
 ) -> Train:
-    """Return a function that trains candidates with seeds, each stage as one sweep of its own name.
+    """Return a function that trains candidates with seeds, each stage in a sweep of its own.
 
     Args:
       run: The figure's run.
@@ -124,7 +124,8 @@ def tune(
       train: Trains candidates.
       candidates: The candidates, (num_rows, num_candidates).
       seeds: The seeds that choose.
-      few: How many of a row, the best with the first seed, are tried with all seeds; None for all.
+      few: How many candidates of a row, those best with the first seed, are tried with all seeds;
+        None for all.
       first: The candidates' results with the first seed, if already known.
 
     >>> candidates = {"rate": np.arange(4.0)[None]}  # with the first seed, the lower the better

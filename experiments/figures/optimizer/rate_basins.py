@@ -33,8 +33,8 @@ def optimum(rates: ArrayLike, losses: ArrayLike) -> float:
     """Return the best rate, the vertex of a parabola in ln η around the lowest loss.
 
     The parabola goes through the lowest loss and its neighbors, so the vertex is at most half a
-    step away. If a neighbor is missing or diverged, it is the rate of the lowest loss itself; it is
-    NaN if every run diverged.
+    step away. If a neighbor is missing or diverged, the result is the rate of the lowest loss
+    itself; if every run diverged, it is NaN.
 
     >>> rates = np.array([0.1, 1.0, 10.0])
     >>> round(optimum(rates, np.log10(rates / 2) ** 2), 6)
@@ -112,7 +112,7 @@ def _between(rates: np.ndarray, losses: np.ndarray) -> PchipInterpolator:
 
 
 def _finite_around(losses: np.ndarray) -> np.ndarray:
-    """Return places around the lowest loss without a diverged run between; none if all diverged."""
+    """Return places around the lowest loss up to the next diverged runs; none if all diverged."""
     places = np.flatnonzero(np.isfinite(losses))
     runs = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)
     return next((run for run in runs if lowest(losses) in run), places)

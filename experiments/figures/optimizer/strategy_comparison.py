@@ -51,7 +51,7 @@ class ComparisonConfig:
     decays: tuple[Literal["decoupled", "coupled"], ...] = ("decoupled",)
 
     def check_comparison(self) -> None:
-        """Raise ConfigError for fields with which no comparison is possible."""
+        """Raise ConfigError for fields that allow no comparison."""
         check_ks(self.ks)
         check_between(self, b1=(0, 1), b2=(0, 1))
         check_rising(rates=self.rates)
@@ -180,7 +180,7 @@ def _dataset(arrays: Mapping[str, np.ndarray], **axes: Sequence[Any]) -> xr.Data
 
 
 def crossed_interval(values: xr.DataArray) -> Estimate:
-    """Return the mean over seeds and test examples, with a 95% interval for others of both.
+    """Return the mean over seeds and test examples, with a 95% interval for new seeds and examples.
 
     Every seed is measured on the same examples, so the uncertainty comes from both: the squared
     standard errors of both means add up (which is a little too wide, since what they share counts
@@ -213,7 +213,7 @@ def analyze(
       config: Has the fields of `ComparisonConfig`.
       swept: From `compare`.
       fresh: From `compare`.
-      measure: What validation and test measure, where lower is better.
+      measure: What `validation` and `test` measure; lower is better.
       units: Units of the measure.
 
     Returns:

@@ -25,7 +25,7 @@ def rank_correlation(values: xr.DataArray, loss: xr.DataArray) -> xr.DataArray:
 def excess_over_best_other(loss: xr.DataArray, place: int) -> xr.DataArray:
     """Return the loss at a place along `point` minus that of the best other point.
 
-    That is chosen on the other seeds; points with NaN are never chosen.
+    The other point is chosen on the other seeds; points with NaN are never chosen.
 
     >>> loss = xr.DataArray([[2.0, 2.0], [1.0, 3.0], [1.5, 1.5]], dims=("point", "seed"))
     >>> excess_over_best_other(loss, 0).values.tolist()  # 1 is best in seed 0, 2 in seed 1
@@ -36,7 +36,7 @@ def excess_over_best_other(loss: xr.DataArray, place: int) -> xr.DataArray:
 
 
 def spread(loss: xr.DataArray) -> xr.DataArray:
-    """Return the largest minus the smallest loss of the points, NaN left out."""
+    """Return the largest minus the smallest loss of the points, leaving out NaN."""
     return loss.max("point") - loss.min("point")
 
 

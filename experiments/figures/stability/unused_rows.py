@@ -1,8 +1,8 @@
 """Training that records the largest update of every tensor, and of the rows that text never uses.
 
 nanoGPT's embedding has a row for each of its vocabulary's tokens. Rows of tokens that the corpus
-does not have get a gradient only from the logits, which vanishes as their probability does: they
-are the dead gradients of §3.2.
+lacks get a gradient only from the logits, which vanishes with the tokens' probability: these are
+the dead gradients of §3.2.
 """
 
 from collections.abc import Callable, Mapping

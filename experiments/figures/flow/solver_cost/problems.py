@@ -33,7 +33,7 @@ class FlowProblem(NamedTuple):
 
 
 def quadratic(key: jax.Array, *, rate: float, num_steps: int) -> FlowProblem:
-    """Return a quadratic of ten parameters, curvatures from 0.1 to 1, the same at every step."""
+    """Return a quadratic of ten parameters with curvatures 0.1 to 1, the same at every step."""
     turn = np.linalg.qr(np.random.default_rng(0).standard_normal((10, 10)))[0]
     hessian = jnp.asarray(turn @ np.diag(np.geomspace(0.1, 1, 10)) @ turn.T)
     start, steps = jax.random.normal(key, 10), jnp.zeros(num_steps)
@@ -41,7 +41,7 @@ def quadratic(key: jax.Array, *, rate: float, num_steps: int) -> FlowProblem:
 
 
 def logistic(key: jax.Array, *, rate: float, num_steps: int) -> FlowProblem:
-    """Return a logistic regression of ten parameters, sixteen new examples at every step."""
+    """Return a logistic regression of ten parameters with sixteen new examples at every step."""
     drawn = jax.random.normal(key, (16 * num_steps + 1, 11))  # one draw compiles faster
     rows, start = drawn[:-1].reshape(num_steps, 16, 11), drawn[-1]
     examples, noise = rows[..., 1:], rows[..., 0]
@@ -55,7 +55,7 @@ def logistic(key: jax.Array, *, rate: float, num_steps: int) -> FlowProblem:
 
 
 def network(key: jax.Array, *, task: Task, rate: float, num_steps: int) -> FlowProblem:
-    """Return a task without dropout, a new batch at every step.
+    """Return a task without dropout, with a new batch at every step.
 
     The parameters are one vector, because with separate arrays diffrax's steps compile slowly.
     """
@@ -78,8 +78,8 @@ def by_diffrax(
     Args:
       problem: The flow to solve.
       solver: An explicit Runge-Kutta method of diffrax.
-      in_x: Whether substeps are even in x, where t = (n + x²)η within step n, or in t; may be
-        traced.
+      in_x: Whether substeps are evenly spaced in x, where t = (n + x²)η within step n, or in t; may
+        be traced.
       substeps: Number of substeps in each step; may be traced, so one program serves all numbers.
       decays: The decays `b1` and `b2`.
     """

@@ -45,7 +45,8 @@ class Config(TrainingConfig):
       small_steps: Optimizer steps of the flows of these two; `num_steps` is the network's.
       b1: γ.
       b2: β.
-      goal: K, one of `euler`, of Euler's scheme whose error the exponential integrator must reach.
+      goal: One of `euler`: the exponential integrator must reach the error of Euler's scheme at
+        this K.
       reference: K of the exponential integrator for the network's converged solution, at least
         twice the largest of `exponential`.
       small_reference: The same for the other two, where better methods have smaller errors.
@@ -94,7 +95,7 @@ class Method(NamedTuple):
 
 SOLVERS = {"heun": diffrax.Heun(), "tsit5": diffrax.Tsit5()}
 VARIABLES = ("t", "x")
-"""Variables in which diffrax's substeps are even; t = (n + x²)η within step n."""
+"""Variables in which diffrax's substeps are evenly spaced; t = (n + x²)η within step n."""
 METHODS: Mapping[str, Method] = {
     "euler": Method("euler", 1, 0),
     "exponential": Method("exponential", 1, 1),
@@ -156,7 +157,7 @@ def errors(config: Config, problem: FlowProblem, reference: int) -> dict[str, ja
 
 
 def problems(config: Config, run: Run) -> dict[str, tuple[Callable[..., FlowProblem], int]]:
-    """Return by name a function of a key to a problem, and its converged solution's substeps."""
+    """Return, by name, a function from a key to a problem, and the substeps of its reference."""
     task = language_task(replace(config.model, dtype="float64"), run.corpus, config.batch)
     small = {"rate": config.small_rate, "num_steps": config.small_steps}
     large = {"rate": config.learning_rate, "num_steps": config.num_steps}

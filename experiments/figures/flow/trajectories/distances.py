@@ -58,7 +58,7 @@ def flow_distances(
       center: The name that distances are taken from; the discrete run's is "discrete".
       num_steps: Optimizer steps; static.
       num_drawn: Parameters whose trajectories are kept.
-      num_measured: Parameters that distances are taken over; all if there are no more.
+      num_measured: Parameters that distances are taken over; all if there are fewer.
       b1: γ.
       b2: β.
       eps: ε.

@@ -1,4 +1,4 @@
-"""Trajectories of Adam and of its continuous-time model, and how far they part (Fig. 1).
+"""Trajectories of Adam and of its continuous-time model, and their distances (Fig. 1).
 
 Both start from the same weights and see the same minibatches, each held for a step, without
 dropout. The paper shows sixteen parameters at one learning rate.
@@ -42,8 +42,8 @@ class Config(TrainingConfig):
       b1: γ.
       b2: β.
       num_drawn: Parameters whose trajectories are drawn, chosen at random.
-      num_measured: Parameters that distances are taken over, chosen at random; all if there are no
-        more.
+      num_measured: Parameters that distances are taken over, chosen at random; all if there are
+        fewer.
       compared_steps: Steps N after which learning rates are compared; also Euler's number of steps.
       early_steps: Steps after which the bias corrections are compared.
       substeps: Substeps of the exponential integrator in a step.
@@ -79,7 +79,7 @@ class Config(TrainingConfig):
 
     @property
     def steps_at_equal_time(self) -> tuple[int, ...]:
-        """For each learning rate, the N at which Nη is that of the smallest one at the end."""
+        """For each learning rate, the N at which Nη equals that of the smallest rate at the end."""
         time = self.num_steps * self.learning_rates[0]
         return tuple(round(time / rate) for rate in self.learning_rates)
 

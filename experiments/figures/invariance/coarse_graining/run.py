@@ -1,10 +1,10 @@
 """One second moment for a whole query or key matrix: is Assumption 2 harmless? (Fig. 9).
 
 Three runs start from the same weights: Adam, Adam with coarse-graining on the same batches and
-dropout, and Adam again on others, which shows how much a difference means.
+dropout, and Adam again on other batches, which shows how much a difference means.
 
 Queries and keys end as far from Adam's as Adam's have moved. With coarse-graining the loss falls a
-little later and ends where it does without.
+little later and ends where it does without it.
 """
 
 from collections.abc import Callable, Mapping
@@ -45,7 +45,7 @@ class Config(TrainingConfig):
       b2: β.
       num_parameters: Single entries of queries and keys whose trajectories are kept.
       eval_every: Steps between two evaluations, a divisor of num_steps.
-      eval_batches: Held-out batches in an evaluation, the same in all of them.
+      eval_batches: Held-out batches in an evaluation, the same in every evaluation.
     """
 
     model: GPTConfig = field(default_factory=lambda: GPTConfig(qk_norm=True))
@@ -94,8 +94,8 @@ def member(config: Config, task: Task) -> Callable[[Mapping], dict[str, jax.Arra
     Returns:
       A function of a member with `seed` to `loss` (num_steps, 3), of the training batches;
       `trajectory` (num_steps, 3, num_parameters), parameters after each step; `distance` and
-      `moved` (num_steps, 3, 2), norms over the queries and keys and over all else of the difference
-      to the first run and to the initial weights; and `heldout_loss` (num_evals, 3).
+      `moved` (num_steps, 3, 2), norms, over the queries and keys and over all else, of the
+      difference from the first run and from the initial weights; and `heldout_loss` (num_evals, 3).
     """
 
     def fn(member):

@@ -162,8 +162,8 @@ def _products(learning_rate, end, w, g, u, normalized) -> dict[str, jax.Array]:
 
     Returns:
       `inner` ⟨W_N, g_n⟩; the cosines `cosine` (W_N and g_n), `own_cosine` (W_n and g_n) and
-      `update_cosine` (W_N and u_n); `own_share`, the cosine of W_N and g_n that -η g_n/√v_n in W_N
-      makes; `growth` η‖u_n‖²; and `radial` -2⟨W_n, u_n⟩.
+      `update_cosine` (W_N and u_n); `own_share`, the part of the cosine of W_N and g_n that -η
+      g_n/√v_n in W_N contributes; `growth` η‖u_n‖²; and `radial` -2⟨W_n, u_n⟩.
     """
 
     with_end = radial_inner_products(end, g, axes=(1, 2))

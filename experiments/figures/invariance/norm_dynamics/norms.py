@@ -77,7 +77,7 @@ def _squared_norm_after() -> optax.GradientTransformation:
 def flow_norms(
     task: Task, *, num_steps: int, substeps: int, learning_rate: float, b2: float, eps: float
 ) -> MemberFunction:
-    """Return a member function for the flow without decay and dropout, each minibatch held a step.
+    """Return a member function: the flow without decay or dropout, each minibatch held for a step.
 
     Args:
       task: The training task.

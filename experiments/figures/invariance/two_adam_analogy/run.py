@@ -51,8 +51,8 @@ class Config(TrainingConfig):
     """The training setup.
 
     Attributes:
-      learning_rates: Those at which the optimizers are compared, from the lowest; learning_rate is
-        that of the run whose norms are recorded.
+      learning_rates: The rates at which the optimizers are compared, from the lowest; the run whose
+        norms are recorded has learning_rate.
       b1: γ of the first stage.
       b2: β of the first stage.
       averaging_steps: T = 1/(2λη), the number of steps over which ‖W‖² averages where λ > 0.
@@ -194,7 +194,7 @@ def analyze(
 
 
 def _norms(config: Config, followed: Mapping[str, np.ndarray]) -> xr.Dataset:
-    """Compare ‖W‖ with what it is said to be, at each step and in parts of the run."""
+    """Compare ‖W‖ with what the paper says it is, at each step and in parts of the run."""
     norms = {key: np.moveaxis(array.astype(float), -1, -2) for key, array in followed.items()}
     squared_norm = norms["squared_norm"][..., 1:]
     averages = []

@@ -98,7 +98,7 @@ def _boundaries(config: Any) -> np.ndarray:
 
 
 def _rank_correlations(config: Any, data: xr.Dataset) -> np.ndarray:
-    """Spearman's, of each coordinate with the loss over the members of the whole box."""
+    """Return Spearman's correlation of each coordinate with the loss over the whole box."""
     inside = data.isel(member=slice(config.num_searched))
     rows = []
     for name in data.optimizer.values:

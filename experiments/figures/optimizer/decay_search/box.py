@@ -29,7 +29,8 @@ class Box:
       highest_b1: Highest value of every γ; the lowest is 0.
       b2: Lowest and highest β.
       rates: Lowest and highest learning rate.
-      zero_share: The share of a γ's axis where γ is 0, no average, which a logarithm would miss.
+      zero_share: The share of a γ's axis on which γ is 0 (no average), which a logarithm would
+        miss.
     """
 
     highest_b1: float

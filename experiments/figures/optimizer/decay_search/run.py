@@ -28,7 +28,7 @@ class Config(TunedConfig, ImagesConfig, ContendersConfig):
       highest_b1: The box's highest γ; the lowest is 0.
       b2: The box's lowest and highest β.
       rates: The box's lowest and highest learning rate, as multiples of learning_rate.
-      zero_share: The share of a γ's axis where γ is 0.
+      zero_share: The share of a γ's axis on which γ is 0.
       num_searched: Members of each optimizer in the whole box, a power of 2.
       num_refined: Members of each optimizer around the best of those, a power of 2.
       refined_width: Width of the boxes around the best, as a share of the whole box's.
@@ -39,7 +39,7 @@ class Config(TunedConfig, ImagesConfig, ContendersConfig):
       second_model: The second task's network.
       second_batch: Images in a batch of the second task.
       second_steps: Optimizer steps on the second task.
-      second_warmup: Warm-up steps among these.
+      second_warmup: Warm-up steps on the second task, part of second_steps.
       second_rates: The second task's learning rates, as multiples of learning_rate.
     """
 

@@ -58,7 +58,7 @@ def trainers(
       task: Becomes part of the sweeps' names.
       trial: Trains a member.
       num_steps: Steps of every member.
-      warmup_steps: Warm-up steps among these.
+      warmup_steps: Warm-up steps, part of num_steps.
     """
 
     def one(optimizer):
@@ -163,7 +163,7 @@ def with_all_coordinates(settings: np.ndarray, axes: Sequence[str]) -> np.ndarra
 
 
 def wide(train: Train, of: str) -> Train:
-    """Return `train` with other names of sweeps, and in float64, for means over seeds."""
+    """Return `train` with other names for its sweeps, and in float64, for means over seeds."""
 
     def wide_train(stage, candidates, seeds):
         found = train(f"{of}_{stage}", candidates, seeds)
@@ -220,7 +220,7 @@ def tune_strategies(config: Any, trains: Trains) -> xr.Dataset:
 def compare(
     config: Any, trains: Trains, searched: xr.Dataset, strategies: xr.Dataset
 ) -> xr.Dataset:
-    """Train what is compared, as it was chosen, with fresh seeds.
+    """Train the arms that are compared, as they were chosen, with fresh seeds.
 
     The strategies compared are inverse exp and the best one on the validation split.
 

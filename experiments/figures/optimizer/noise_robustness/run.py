@@ -36,7 +36,7 @@ class Config(TunedConfig):
     Attributes:
       model: The network; its context is how much of the text it sees.
       batch: Examples in a batch when noise is added.
-      learning_rate: The lowest of the grid; all of the grid are peaks of the schedule.
+      learning_rate: The lowest rate of the grid; all rates of the grid are peaks of the schedule.
       ks: Numbers of stages, starting with 1.
       strategy: How a stage's decays follow from Adam's usual ones.
       batch_sizes: Batch sizes without any added noise.

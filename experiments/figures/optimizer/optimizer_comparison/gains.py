@@ -74,7 +74,7 @@ def analyze(data: xr.Dataset) -> xr.Dataset:
 
 
 def _at_edge(data: xr.Dataset, axis: str) -> np.ndarray:
-    """Return whether nothing beyond each arm's pick was tried along an axis, `AS_PICKED` as picked.
+    """Return whether each arm's pick is the last one tried along an axis, with `AS_PICKED` fixed.
 
     There is nothing beyond 0; an axis along which the arm never varies has no ends.
     """

@@ -33,13 +33,14 @@ class Grids:
     averages as short as those of k-Adam's stages.
 
     Attributes:
-      adamw: From (0.9, 0.999), and (0.9, 0.95) with λ = 0.1 for language.
+      adamw: Starts from (0.9, 0.999), and from (0.9, 0.95) with λ = 0.1 for language.
       nadamw: The same.
       rmsprop: Without momentum.
       lion: Learning rates a fifth of AdamW's and weight decays five times as large, as its authors
-        advise; from their (0.9, 0.99), and (0.95, 0.98) for language.
-      muon: b1 is its momentum and that of the Adam next to it, from 0.95; b2 is Adam's.
-      schedule_free_adamw: b1 is the interpolation, from 0.9.
+        advise; starts from their (0.9, 0.99), and from (0.95, 0.98) for language.
+      muon: b1 is its momentum and that of the Adam used alongside it, starting from 0.95; b2 is
+        that Adam's.
+      schedule_free_adamw: b1 is the interpolation, starting from 0.9.
       kadam: The learning rates of every k and strategy.
     """
 

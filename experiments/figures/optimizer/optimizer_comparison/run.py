@@ -1,9 +1,9 @@
-"""k-Adam and other optimizers, each tuned with equally many runs; not in the paper.
+"""k-Adam and other optimizers, each tuned with the same number of runs; not in the paper.
 
 An arm is one row of the figure: a rival as tuned, or k-Adam at one k with one strategy. The number
-of trained members is the same for each optimizer, and k-Adam's arms share its number. Everything is
-tried with one seed, and the best with several: the lowest of a hundred losses with one or two seeds
-is often that of a setting that fails with other seeds.
+of trained members is the same for each optimizer; all of k-Adam's arms together are one optimizer.
+Everything is tried with one seed, and the best with several: the lowest of a hundred losses with
+one or two seeds is often that of a setting that fails with other seeds.
 """
 
 import itertools
@@ -56,7 +56,7 @@ class Config(TunedConfig, ContendersConfig):
       ks: Numbers of stages of k-Adam, 2 or 3, each with every strategy.
       grids: What each optimizer is tuned over, first with one seed.
       num_finalists: How many of each optimizer's best are trained with all tuning seeds; for
-        k-Adam, equally many of each arm.
+        k-Adam, the same number from each arm.
     """
 
     chunk_size: int = 10
@@ -88,7 +88,7 @@ class Config(TunedConfig, ContendersConfig):
         )
 
     def grid(self, optimizer: str) -> Grid:
-        """Return the grid an optimizer is tuned over, AdamW's if it has no own grid."""
+        """Return the grid an optimizer is tuned over, AdamW's if it has none of its own."""
         return getattr(self.grids, optimizer, self.grids.adamw)
 
     def __post_init__(self):

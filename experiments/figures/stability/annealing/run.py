@@ -36,7 +36,7 @@ from kadam_jax import growth_rate
 
 @dataclass(frozen=True)
 class Config(losses.Config):
-    """The training setup; num_points counts the usual point and the last ones of the curve.
+    """The training setup; num_points counts the usual point and the last points of the curve.
 
     Attributes:
       num_curve: Points, uniform in arc length, from the usual one to γ = 1 (that end excluded).

@@ -67,7 +67,7 @@ def decays(config: Config, ratios: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def compute(config: Config, run: Run) -> xr.Dataset:
-    """Run a sweep for every batch size, whose members are rules and seeds; `analyze` them."""
+    """Run a sweep over rules and seeds for every batch size, and `analyze` them."""
     ratios = np.array(config.ratios)
     trained = []
     for place, ratio in enumerate(ratios):
@@ -91,7 +91,7 @@ def compute(config: Config, run: Run) -> xr.Dataset:
 
 
 def analyze(config: Config, loss: np.ndarray, largest: np.ndarray) -> xr.Dataset:
-    """Compute what the theory says of every rule and batch size, and compare training with it.
+    """Compute what the theory says about every rule and batch size, and compare training with it.
 
     Args:
       config: The configuration.

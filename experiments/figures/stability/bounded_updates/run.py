@@ -84,7 +84,7 @@ def compute(config: Config, run: Run) -> xr.Dataset:
 
 
 def analyze(config: Config, max_update: np.ndarray, loss: np.ndarray) -> xr.Dataset:
-    """Return the figure's dataset from both at every step, (num_points, num_seeds, num_steps)."""
+    """Return the figure's dataset; updates and losses are (num_points, num_seeds, num_steps)."""
     (b1, b2), boundary = config.points, config.curves == "B₀"
     predicted = theory(b1, b2, config.num_steps)
     square_root = log_square_root_bound(b1, b2, config.num_steps)
@@ -168,7 +168,7 @@ def exponents(max_update: np.ndarray, first: int) -> np.ndarray:
 
 
 def precision_change(b2: np.ndarray, num_steps: int) -> float:
-    """Return the largest relative change of the exact supremum from C = -NUDGE to NUDGE, same β."""
+    """Return the exact supremum's largest change as C goes from -NUDGE to NUDGE, at one β."""
     with jax.enable_x64(True):
         b2 = np.asarray(b2, np.float64)[:, None]
         below, above = (

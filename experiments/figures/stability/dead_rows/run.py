@@ -1,10 +1,10 @@
-"""Rows without gradients under two optimizers that grow once gradients stop (not in the paper).
+"""Rows without gradients, under two optimizers whose updates then grow (not in the paper).
 
 At optax's defaults simplified_ademamix and ademamix are beyond the boundary where updates stop
 being bounded. nanoGPT, whose embedding has rows that the text never uses, is trained with them, and
 with the remedies: a slower average inside the boundary, a larger ε, and updates that are clipped.
-Two controls tell clipping from momentum: clipping where nothing grows, and the same slow average
-inside the boundary of a larger β.
+Two controls separate the effects of clipping and momentum: clipping where nothing grows, and the
+same slow average inside the boundary of a larger β.
 """
 
 import functools
@@ -39,7 +39,7 @@ class Config(TrainingConfig):
 
     Attributes:
       eps: optax's default.
-      small_eps: A smaller epsilon, as some recipes have.
+      small_eps: A smaller epsilon, as in some recipes.
       b1: simplified_ademamix's γ; optax's default.
       inside_b1: γ that is inside the boundary.
       b2: simplified_ademamix's β; optax's default.

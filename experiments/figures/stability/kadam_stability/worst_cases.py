@@ -75,7 +75,7 @@ def constructed_updates(
     r"""Compute how far constructed gradients of each length drive k-Adam with k equal stages.
 
     This runs in float64, through the optimizer itself with ε = 0, so even where the construction
-    falls short the update is one that gradients reach.
+    falls short, the update is one that gradients can reach.
 
     Args:
       k: Number of stages.

@@ -109,7 +109,7 @@ def compute(config: Config, run: Run) -> xr.Dataset:
 def train_groups(
     run: Run, config: Config, groups: Sequence[tuple[Members, int]]
 ) -> list[dict[str, np.ndarray]]:
-    """Train grids of members, each with its number of steps, in one compiled sweep.
+    """Train grids of members, each with its own number of steps, in one compiled sweep.
 
     Returns:
       For each grid, what `train` returns.

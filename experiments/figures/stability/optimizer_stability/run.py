@@ -1,6 +1,6 @@
-"""The worst case of every optimizer of optax at its defaults (not in the paper).
+"""The worst case of each of optax's optimizers at its defaults (not in the paper).
 
-Optimizers are found by introspection, so that one which optax adds is analyzed, too.
+Optimizers are found by introspection, so any that optax adds are analyzed too.
 """
 
 from collections.abc import Mapping

@@ -19,6 +19,15 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "laptop": dict(
         model=LAPTOP_MODEL, num_steps=750, warmup_steps=25, eval_every=50, eval_batches=32
     ),
+    # The paper's number of steps, with the laptop's network.
+    "evening": dict(
+        model=LAPTOP_MODEL,
+        num_steps=3000,
+        num_seeds=16,
+        warmup_steps=100,
+        eval_every=100,
+        eval_batches=32,
+    ),
     # Bytes in GPT-2's vocabulary, so almost all of the embedding's rows are dead.
     "paper": dict(batch=64, num_steps=3000, num_points=128, chunk_size=4),
 }

@@ -41,6 +41,7 @@ FIGURE = Figure(
             euler_substeps=(4,),
         ),
         "laptop": Config(model=LAPTOP_MODEL, batch=4, num_seeds=6, chunk_size=6),
+        "evening": Config(model=LAPTOP_MODEL, batch=4, num_seeds=20, chunk_size=6),
         "paper": Config(batch=64, chunk_size=1),
     },
     compute=compute,

@@ -59,6 +59,13 @@ FIGURE = Figure(
             second_rates=(1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0),
             chunk_size=4,  # of the smallest sweep, as above
         ),
+        "evening": Config(
+            model=LAPTOP_MODEL,
+            num_seeds=40,
+            strategy_rates=(0.25, 0.5, 1.0, 2.0, 4.0),
+            second_rates=(1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0),
+            chunk_size=4,  # of the smallest sweep, as above
+        ),
         # As the figure of k-Adam's strategies on text, and the paper's images.
         "paper": Config(
             batch=64,

@@ -39,6 +39,15 @@ FIGURE = Figure(
             weight_decays=(1e-3,),
             decays=("decoupled", "coupled"),
         ),
+        "evening": Config(
+            model=CNNConfig(width=1 / 8),
+            num_seeds=20,
+            ks=(1, 2, 4),
+            rates=(0.01, 0.04, 0.16, 0.64, 2.5, 10.0, 40.0),
+            weight_decays=(1e-3,),
+            decays=("decoupled", "coupled"),
+            chunk_size=8,
+        ),
         # Appendix H: 100 epochs, warm-up in the first 2.
         "paper": Config(
             dataset="cifar10",

@@ -37,6 +37,15 @@ FIGURE = Figure(
             model=GPTConfig(vocab_size=256, context=32, num_layers=1, num_heads=4, width=64),
             rates=(0.03, 0.1, 0.3, 1.0, 3.0),
         ),
+        "evening": Config(
+            model=GPTConfig(vocab_size=256, context=32, num_layers=2, num_heads=4, width=64),
+            num_steps=800,
+            num_seeds=24,
+            ks=(1, 2, 3),
+            rates=(0.03, 0.1, 0.3, 1.0, 3.0),
+            eval_batches=256,
+            chunk_size=8,
+        ),
         # Appendix H's sweep, on the embedded text in place of C4.
         "paper": Config(
             batch=64,

@@ -24,6 +24,7 @@ FIGURE = Figure(
             model=SMOKE_MODEL, batch=1, num_steps=20, num_seeds=2, ratios=(1, 8), num_ratios=11
         ),
         "laptop": Config(model=LAPTOP_MODEL, num_steps=600),
+        "evening": Config(model=LAPTOP_MODEL, num_steps=600, num_seeds=12),
         "paper": Config(batch=16, num_steps=3000, chunk_size=4),
     },
     compute=compute,

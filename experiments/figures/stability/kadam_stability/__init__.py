@@ -36,6 +36,7 @@ FIGURE = Figure(
             worst_lengths=(1, 4, 16, 64),
         ),
         "laptop": Config(model=LAPTOP_MODEL, num_steps=401),
+        "evening": Config(model=LAPTOP_MODEL, num_steps=801, num_seeds=12),
         # Bytes in GPT-2's vocabulary, so almost all of the embedding's rows are dead.
         "paper": Config(
             batch=64, num_steps=3000, num_curve=220, num_stable=24, num_unstable=40, chunk_size=4

@@ -44,6 +44,7 @@ FIGURE = Figure(
             slope_last=79,
         ),
         "laptop": Config(model=LAPTOP_MODEL, num_steps=LATE[1] + 1, num_seeds=20),
+        "evening": Config(model=LAPTOP_MODEL, num_steps=LATE[1] + 1, num_seeds=60),
         # Bytes in GPT-2's vocabulary, so almost all of the embedding's rows are dead.
         "paper": Config(
             batch=64,

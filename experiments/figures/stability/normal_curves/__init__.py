@@ -33,6 +33,7 @@ FIGURE = Figure(
     presets={
         "smoke": Config(**SETTINGS["smoke"], chunk_size=24),
         "laptop": Config(**SETTINGS["laptop"], num_points=12),
+        "evening": Config(**SETTINGS["evening"], num_points=12),
         "paper": Config(**SETTINGS["paper"]),
     },
     compute=compute,

@@ -9,7 +9,7 @@ export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
 MAIN := stability_plane,max_update,discrete_boundary,normal_curves,kadam_stability,strategies_text
 
-.PHONY: reproduce reproduce-all commit-results reissue-results test test-oldest test-newest coverage smoke lint docs clean
+.PHONY: reproduce reproduce-all evening commit-results reissue-results test test-oldest test-newest coverage smoke lint docs clean
 
 reproduce: .venv/experiments.stamp
 	$(BIN)/python -m experiments reproduce --only $(MAIN)
@@ -17,13 +17,22 @@ reproduce: .venv/experiments.stamp
 reproduce-all: .venv/experiments.stamp
 	$(BIN)/python -m experiments reproduce
 
+# The figures with claims that laptop leaves open: hours. A run that is stopped continues.
+evening: .venv/experiments.stamp
+	$(BIN)/python -m experiments reproduce --preset evening
+
+PRESETS = laptop evening
+figures = $(notdir $(basename $(patsubst %/data.nc,%,$(wildcard $(1)))))
+
 commit-results: .venv/experiments.stamp
-	$(BIN)/python -m experiments commit $(notdir $(patsubst %/data.nc,%,$(wildcard results/laptop/*/data.nc)))
+	$(foreach preset,$(PRESETS),$(if $(call figures,results/$(preset)/*/data.nc),\
+		$(BIN)/python -m experiments commit --preset $(preset) $(call figures,results/$(preset)/*/data.nc) &&)) true
 
 # After a change that leaves numbers as they were; BEFORE has what `make smoke` wrote before it.
 reissue-results: .venv/experiments.stamp
-	$(BIN)/python -m experiments commit --reissue $(BEFORE) \
-		$(basename $(notdir $(wildcard experiments/committed/laptop/*.nc)))
+	$(foreach preset,$(PRESETS),$(if $(call figures,experiments/committed/$(preset)/*.nc),\
+		$(BIN)/python -m experiments commit --preset $(preset) --reissue $(BEFORE) \
+		$(call figures,experiments/committed/$(preset)/*.nc) &&)) true
 
 test: .venv/test.stamp
 	$(BIN)/python -m pytest -n auto --dist worksteal

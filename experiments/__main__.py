@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from experiments import bench, figures
-from experiments.core.config import PRESETS, override, print_help
+from experiments.core.config import PRESETS, override, preset_of, print_help
 from experiments.core.errors import (
     ConfigError,
     DamagedFile,
@@ -195,7 +195,7 @@ def _list(arguments: argparse.Namespace) -> None:
 
 @_command(
     *("names", "--preset", "--set", "--results", "--devices", "--force", *PROCESSES),
-    defaults=lambda name, preset: _named(_figures(), name).presets[preset],
+    defaults=lambda name, preset: preset_of(_named(_figures(), name).presets, preset, name),
 )
 def _run(arguments: argparse.Namespace) -> None:
     """Compute figures and draw them."""
@@ -205,7 +205,11 @@ def _run(arguments: argparse.Namespace) -> None:
 
     chosen = [_named(every, name) for name in arguments.names]
     configs = [
-        override(figure.presets[preset], arguments.set, f"{PROG} run {figure.name}")
+        override(
+            preset_of(figure.presets, preset, figure.name),
+            arguments.set,
+            f"{PROG} run {figure.name}",
+        )
         for figure in chosen
     ]
     with _joined(arguments) as devices:
@@ -275,14 +279,16 @@ def _reproduce(arguments: argparse.Namespace) -> None:
     from experiments.reproduce.pipeline import place, run_figure
     from experiments.reproduce.report import write_report
 
-    chosen = {name: _named(every, name) for name in arguments.only or every}
     results, preset, reused = arguments.results, arguments.preset, {}
+    having = [name for name, figure in every.items() if preset in figure.presets]
+    chosen = {name: _named(every, name) for name in arguments.only or having}
+    configs = {name: preset_of(figure.presets, preset, name) for name, figure in chosen.items()}
     with _joined(arguments) as devices:
         for number, (name, figure) in enumerate(chosen.items(), 1):
             if is_first():
                 say(f"[{number}/{len(chosen)}] {name}: {figure.title}")
-            where, config = place(results, figure, preset), figure.presets[preset]
-            _, reused[name] = run_figure(where, config, devices, force=arguments.force)
+            where = place(results, figure, preset)
+            _, reused[name] = run_figure(where, configs[name], devices, force=arguments.force)
         from_first(lambda: print(write_report(results, every, preset, reused=reused)))
 
 

@@ -38,6 +38,7 @@ class Claim:
       correction: What holds instead, where the paper is wrong or silent.
       minimum: Minima that it needs beyond its figure's `minimum`.
       corrected_by: The claim that judges what holds instead, if one does.
+      scale: The reason why presets differ in their verdicts, if they do.
     """
 
     id: str
@@ -51,6 +52,7 @@ class Claim:
     correction: str = ""
     minimum: Mapping[str, float] = field(default_factory=dict)
     corrected_by: str = ""
+    scale: str = ""
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ def settings(dataset: xr.Dataset) -> Any:
 
 
 def rules_digest(claims: Iterable[Claim]) -> str:
-    """Hash rules and their words, but not code, corrections or a figure's minimum."""
+    """Hash rules and their words, but not code, corrections, scale or a figure's minimum."""
     rules = [
         repr((claim.id, claim.statement, claim.quantity, claim.accept, claim.reason, claim.minimum))
         for claim in claims

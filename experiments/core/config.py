@@ -77,6 +77,20 @@ def rises(*values: float) -> bool:
 ConfigT = TypeVar("ConfigT")
 
 
+def preset_of(presets: Mapping[str, ConfigT], name: str, owner: str) -> ConfigT:
+    """Return a preset of `owner`.
+
+    >>> preset_of({"smoke": 1, "paper": 2}, "evening", "toy")
+    Traceback (most recent call last):
+    ...
+    experiments.core.errors.ConfigError: toy has no preset evening; it has smoke and paper
+    """
+    if name not in presets:
+        *others, last = presets
+        raise ConfigError(f"{owner} has no preset {name}; it has {', '.join(others)} and {last}")
+    return presets[name]
+
+
 def override(config: ConfigT, assignments: Sequence[str], prog: str = "--set") -> ConfigT:
     """Replace fields of `config` by `assignments`, each `"field=value"` or `"a.b=value"`.
 

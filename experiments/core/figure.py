@@ -22,7 +22,8 @@ class Figure:
       paper: Where the paper has it, "Fig. 2", or "not in the paper".
       caption: What is drawn, with the setup; may contain `{field}` of the configuration, dotted
         names included: `{model.width}`.
-      presets: A configuration for each of "smoke", "laptop", "paper".
+      presets: A configuration for each of "smoke", "laptop" and "paper", and for "evening" if
+        claims stay open at "laptop" that more seeds or steps can decide.
       compute: `compute(config, run)` returns a labeled dataset: every variable and coordinate has a
         `long_name` and, if it has one, `units` in its attrs. Variables without dimensions are
         printed in the report as the figure's numbers. The configuration and provenance are added

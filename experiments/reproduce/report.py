@@ -12,7 +12,7 @@ import operator
 import os
 import signal
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ import xarray as xr
 from PIL import Image, ImageOps
 
 from experiments.core.claims import INCONCLUSIVE, Judgment, judge, rules_digest, settings
-from experiments.core.config import difference
+from experiments.core.config import PRESETS, difference
 from experiments.core.errors import DamagedFile, Failed, say
 from experiments.core.figure import Figure
 from experiments.core.plot import write_palette
@@ -54,8 +54,8 @@ from experiments.reproduce.pipeline import (
     redraw,
 )
 
-DEFAULT = "laptop"
-"""The preset whose page has the plain name."""
+SMOKE, DEFAULT = "smoke", "laptop"
+"""The preset that decides nothing, and the one whose page has the plain name."""
 ORIGINS = {
     False: "computed in this run",
     True: "reused, finished before this run",
@@ -65,6 +65,8 @@ SCALES = {
     "smoke": "too small to decide anything; it shows that everything runs",
     "laptop": "small networks for a few hundred steps, minutes on two cores. Larger networks may "
     "differ",
+    "evening": "figures with claims that laptop leaves open, with more seeds, more steps or larger "
+    "networks, up to 2.5 hours on two cores",
     "paper": "the paper's own sizes where it has the experiment, text from the embedded corpus",
 }
 """The meaning of a preset's size."""
@@ -155,19 +157,56 @@ def write_report(
     Returns:
       The page's path; the page needs no other file.
     """
-    places = [place(results, figure, preset) for figure in figures.values()]
+    having = [figure for figure in figures.values() if preset in figure.presets]
+    places = [place(results, figure, preset) for figure in having]
     _draw_in_processes(places)
     sections = [_section(where, ORIGINS[reused.get(where.figure.name)]) for where in places]
     page = results / ("report.html" if preset == DEFAULT else f"report-{preset}.html")
+    others = {
+        other: judged(place(results, figure, other) for figure in figures.values())
+        for other in PRESETS
+        if SMOKE not in (preset, other) and other != preset
+    }
     with atomic(page) as temporary:
-        html = render(sections, preset)
+        html = render(sections, preset, {name: found for name, found in others.items() if found})
         temporary.write_text(html, encoding="utf-8", errors="backslashreplace")  # odd paths
     return page
 
 
-def render(sections: Collection[Section], preset: str) -> str:
-    """Return the page as HTML, with every value escaped."""
-    group_of = groups([judgment for section in sections for judgment in section.judgments])
+def judged(places: Iterable[Place]) -> dict[str, Judgment]:
+    """Judge the claims of datasets that exist, by id; damaged ones are named and left out."""
+    found = {}
+    for where in places:
+        if where.preset not in where.figure.presets or not where.shown.exists():
+            continue
+        try:
+            with read(where) as dataset:
+                judgments = [
+                    judge(claim, dataset, where.figure.minimum) for claim in where.figure.claims
+                ]
+        except (FileNotFoundError, DamagedFile) as error:
+            say(f"{error}; the page leaves it out")
+        else:
+            found |= {judgment.claim.id: judgment for judgment in judgments}
+    return found
+
+
+def render(
+    sections: Collection[Section],
+    preset: str,
+    others: Mapping[str, Mapping[str, Judgment]] = {},
+) -> str:
+    """Return the page as HTML, with every value escaped.
+
+    Args:
+      sections: The figures.
+      preset: Their preset.
+      others: The judgments by claim at other presets, where they have a dataset.
+    """
+    own = {j.claim.id: j for section in sections for j in section.judgments}
+    group_of = groups(own.values())
+    # A claim that corrects another one may be of a figure that the other preset does not have.
+    elsewhere = {name: groups((own | found).values()) for name, found in others.items()}
     origins = collections.defaultdict(list)
     for section in sections:
         origins[section.origin or NOT_RUN].append(section.place.figure)
@@ -179,7 +218,7 @@ def render(sections: Collection[Section], preset: str) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "tally": lambda claims: counts(group_of[claim] for claim in claims),
+        "tally": lambda claims, of=group_of: counts(of[claim] for claim in claims),
         "holding": holding,
         "measured": measured,
         "needed": needed,
@@ -188,12 +227,15 @@ def render(sections: Collection[Section], preset: str) -> str:
     return environment.get_template("report.html").render(
         sections=sorted(sections, key=lambda section: section.family),
         preset=preset,
-        meaning=SCALES[preset],
+        scales=SCALES,
         scale=scale(section.config for section in sections if section.config),
         origins=origins,
         css=GROUPS,
         group_of=group_of,
-        questions=_questions(sections),
+        others=others,
+        columns=[f"At {name}" for name in others],
+        elsewhere=elsewhere,
+        questions=_questions(sections, others),
     )
 
 
@@ -205,21 +247,38 @@ class Question(NamedTuple):
     thumbnail: Section | None
     deciding: tuple[str, ...]
     claims: tuple[str, ...]
+    elsewhere: tuple[tuple[str, int, str], ...]
+    """Other presets, the number of deciding claims that each has, and its answer."""
 
 
-def _questions(sections: Collection[Section]) -> list[Question]:
+def _questions(
+    sections: Collection[Section], others: Mapping[str, Mapping[str, Judgment]]
+) -> list[Question]:
     """Return the questions that figures answer, `QUESTIONS` first."""
     section_of = {section.place.figure.name: section for section in sections}
     found = []
     for text, figures in by_question(x.place.figure for x in sections).items():
         of = [section_of[figure.name] for figure in figures]
-        judged = {j.claim.id: j for section in of for j in section.judgments}
+        own = {j.claim.id: j for section in of for j in section.judgments}
         phrases = {k: v for section in of for k, v in section.place.figure.decided_by.items()}
-        said = answer([judged[claim] for claim in phrases if claim in judged], phrases)
+        said = answer([own[claim] for claim in phrases if claim in own], phrases)
         drawn_first = [j.claim.figure for j in said.quoted] + [x.place.figure.name for x in of]
         pictured = {x.place.figure.name: x for x in of if x.thumbnail}
         shown = next((pictured[name] for name in drawn_first if name in pictured), None)
-        found.append(Question(text, said.sentence, shown, tuple(phrases), tuple(judged)))
+        elsewhere = [
+            (name, [its[claim] for claim in phrases if claim in its])
+            for name, its in others.items()
+        ]
+        found.append(
+            Question(
+                text,
+                said.sentence,
+                shown,
+                tuple(phrases),
+                tuple(own),
+                tuple((n, len(has), answer(has, phrases).sentence) for n, has in elsewhere if has),
+            )
+        )
     return found
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from experiments.core.config import override
+from experiments.core.config import override, preset_of
 from experiments.core.errors import ConfigError, Failed
 from experiments.core.folders import make_folder
 from experiments.core.processes import from_first, in_turn
@@ -38,7 +38,9 @@ def run(
     """
     task, preset = arguments.task or "text", arguments.preset
     training = TRAININGS[task]
-    config = override(training.presets[preset], arguments.set, f"{prog} train {task}")
+    config = override(
+        preset_of(training.presets, preset, f"train {task}"), arguments.set, f"{prog} train {task}"
+    )
     try:
         check_enabled(config.model.dtype)
     except ValueError as error:
@@ -75,4 +77,4 @@ def run(
 
 def fields(task: str, preset: str) -> Any:
     """Return the configuration whose fields `--set` replaces."""
-    return TRAININGS[task].presets[preset]
+    return preset_of(TRAININGS[task].presets, preset, f"train {task}")

@@ -132,10 +132,10 @@ def test_every_figure_answers_one_question():
 @pytest.mark.parametrize("figure", FIGURES.values(), ids=FIGURES)
 def test_every_figure_is_complete(figure):
     assert figure.compute.__module__.endswith(f".{figure.name}.run")
-    assert set(figure.presets) == set(PRESETS)
-    assert shortfalls(figure.presets["laptop"], figure.minimum) == ()
-    assert shortfalls(figure.presets["paper"], figure.minimum) == ()
+    assert set(PRESETS) - {"evening"} <= set(figure.presets) <= set(PRESETS)
     assert shortfalls(figure.presets["smoke"], figure.minimum) != ()
+    for preset in set(figure.presets) - {"smoke"}:
+        assert shortfalls(figure.presets[preset], figure.minimum) == (), preset
     for config in figure.presets.values():
         assert figure.caption.format_map(vars(config))
         meanings = "".join(base.__doc__ or "" for base in type(config).__mro__)
@@ -180,6 +180,59 @@ def test_a_claim_without_observations_says_so(plane):
     row = html.partition(f'id="claim-{claim.id}"')[2].partition("</tr>")[0]
     assert 'data-label="Value">— (no observations)</td>' in row
     assert not re.search(r"\bnan\b", html)
+
+
+def test_the_page_has_other_presets_verdicts_next_to_its_own(plane):
+    results, dataset = plane
+    first, second = stability_plane.CLAIMS[:2]
+    wrong = dataclasses.replace(
+        first, correction="more", corrected_by=second.id, scale="Size tells."
+    )
+    estimate = Estimate(1.0, 0.5, 1.5, 5)
+    own = Judgment(wrong, estimate, SUPPORTED, ""), Judgment(second, estimate, SUPPORTED, "")
+    section = Section(
+        place(results, PLANE, "smoke"), attrs=dataset.attrs, judgments=own, origin="x"
+    )
+    other = Judgment(wrong, dataclasses.replace(estimate, n=40), NOT_SUPPORTED, "")
+    html = render([section], "laptop", {"evening": {wrong.id: other}})
+    assert ">At evening</th>" in html
+    rows = [
+        html.partition(f'id="claim-{claim.id}"')[2].partition("</tr>")[0]
+        for claim in (wrong, second)
+    ]
+    cells = [row.partition('data-label="At evening">')[2].partition("</td>")[0] for row in rows]
+    # The other preset lacks the claim that corrects the first one, which is then the page's own.
+    assert "holds with a correction" in cells[0]
+    assert "n = 40. Size tells." in cells[0]
+    assert "—" in cells[1]
+    assert "of 1 claims 1 holds with a correction" in html
+    assert "At evening" not in render([section], "laptop")
+
+
+def test_pages_judge_the_datasets_of_all_larger_presets(plane, tmp_path, monkeypatch):
+    _, dataset = plane
+    monkeypatch.setattr(pipeline, "COMMITTED", tmp_path / "none")
+    figure = dataclasses.replace(PLANE, presets=dict.fromkeys(PRESETS, PLANE.presets["smoke"]))
+    for preset in PRESETS:
+        path = place(tmp_path, figure, preset).dataset
+        path.parent.mkdir(parents=True)
+        write_dataset(path, dataset)
+    place(tmp_path, figure, "paper").dataset.write_bytes(b"damaged")
+
+    def columns(preset):
+        page = write_report(tmp_path, {figure.name: figure}, preset)
+        return re.findall(r">At (\w+)</th>", page.read_text())
+
+    assert columns("laptop") == ["evening"]
+    assert columns("evening") == ["laptop"]
+    assert columns("smoke") == []
+
+
+def test_figures_without_the_preset_are_not_on_its_page(plane):
+    results, _ = plane
+    having = {name for name, figure in FIGURES.items() if "evening" in figure.presets}
+    html = write_report(results, FIGURES, "evening").read_text()
+    assert {*re.findall(r'<section class="figure" id="(\w+)"', html)} == having
 
 
 def test_at_the_laptop_minimum_the_planes_claims_are_decided(plane):

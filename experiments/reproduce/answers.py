@@ -129,7 +129,34 @@ def holding(judgment: Judgment) -> str:
         return judgment.correction or "Not as stated."
     if judgment.estimate.n == 0:
         return "There is nothing to decide it by."
-    return "Open: only a part of the interval is what it needs."
+    more = more_observations(judgment)
+    return f"Open: only a part of the interval is what it needs{more and '; ' + more}."
+
+
+def more_observations(judgment: Judgment) -> str:
+    """Say how many observations would decide an open claim, if the estimate stays where it is.
+
+    An interval's half-width h falls like 1/√n. It decides as soon as it is at most the distance d
+    from the estimate to the ends of the needed range that it contains: at n (h/d)².
+
+    >>> claim = SimpleNamespace(accept=(0.0, math.inf))
+    >>> more_observations(Judgment(claim, Estimate(1.0, -1.0, 3.0, 5), INCONCLUSIVE, ""))
+    'about 4 times as many observations would decide it if the estimate stays'
+    """
+    estimate, ends = judgment.estimate, judgment.claim.accept
+    within = [end for end in ends if estimate.low <= end <= estimate.high]
+    if not within or estimate.value in within:
+        return ""
+    # The interval may be longer on one side; what matters is the side on which the end lies.
+    ratios = [
+        (estimate.value - (estimate.low if end < estimate.value else estimate.high))
+        / (estimate.value - end)
+        for end in within
+    ]
+    factor = max(ratios) ** 2
+    if factor > 100:
+        return "more than a hundred times as many observations would be needed"
+    return f"about {factor:.2g} times as many observations would decide it if the estimate stays"
 
 
 def measured(estimate: Estimate, digits: int = 4) -> str:

@@ -43,9 +43,6 @@ FIGURE = Figure(
             substeps=2,
         ),
         "laptop": Config(model=replace(SMALL, num_layers=2, num_heads=8), flow_model=SMALL),
-        "evening": Config(
-            model=replace(SMALL, num_layers=2, num_heads=8), flow_model=SMALL, num_seeds=30
-        ),
         "paper": Config(batch=64, chunk_size=1),
     },
     compute=compute,

@@ -47,7 +47,6 @@ FIGURE = Figure(
             noise_entries=100,
         ),
         "laptop": Config(model=LAPTOP_MODEL),
-        "evening": Config(model=LAPTOP_MODEL, num_seeds=20),
         # Fig. 16's steps and batch on the embedded text in place of C4; a warm-up as in Fig. 4.
         "paper": Config(
             batch=64,

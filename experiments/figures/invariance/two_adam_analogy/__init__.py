@@ -41,6 +41,13 @@ FIGURE = Figure(
             eval_batches=2,
         ),
         "laptop": Config(model=replace(LAPTOP_MODEL, num_heads=4)),
+        # A deeper network, in which the layer gains something: with seeds 100 to 102, which are not
+        # used here, 0.006 nat per token at λ = 0 and 0.023 at λ > 0, each at its best rate.
+        "evening": Config(
+            model=replace(LAPTOP_MODEL, num_layers=4, num_heads=4),
+            learning_rates=(3e-4, 1e-3, 3e-3),
+            num_seeds=16,
+        ),
         "paper": Config(batch=64, num_steps=3000, norm_steps=3000, eval_batches=200, chunk_size=1),
     },
     compute=compute,

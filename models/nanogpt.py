@@ -9,7 +9,7 @@ Names end in their shape: B batch, L length, N = B·L, W width, H heads, D head 
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from numbers import Integral
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models.dtypes import Dtype, check_dtype, check_enabled
+from models.parts import interleaved
 from models.sizes import MOST_LAYERS, check_sizes
 
 INIT_SCALE = 0.02
@@ -207,6 +208,7 @@ class NanoGPT(nnx.Module):
         *,
         targets: jax.Array | None = None,
         loss_parts: int = 1,
+        devices: int = 1,
         rngs: nnx.Rngs | None = None,
     ) -> jax.Array:
         """Predict the next token at every position.
@@ -216,6 +218,8 @@ class NanoGPT(nnx.Module):
           targets: the next tokens, of the same shape, if their loss is wanted.
           loss_parts: number of equal parts of the batch, of which only one's logits are in memory
             at a time; they are computed again for the gradient.
+          devices: number of devices over which the batch is spread; each then adds its gradients of
+            the embedding from both its uses before they are added over devices.
           rngs: its `dropout` stream draws the dropout masks; None for no dropout.
 
         Returns:
@@ -224,7 +228,7 @@ class NanoGPT(nnx.Module):
 
         Raises:
           ValueError: if `tokens` is not a matrix of integers, is empty, or is longer than the
-            context, or if `loss_parts` does not divide its sequences when `targets` are given.
+            context, or if its sequences cannot be cut into equal parts.
         """
         check_enabled(self.config.dtype)
         if tokens.ndim != 2 or not tokens.size or not jnp.issubdtype(tokens.dtype, jnp.integer):
@@ -237,32 +241,34 @@ class NanoGPT(nnx.Module):
                 f"tokens must be at most context={self.config.context} long, got {length}; "
                 "crop them or build the model with a longer context."
             )
-        embedding_VxW = self.embedding.astype(self.config.dtype)
+        parts = devices * (1 if targets is None else loss_parts)
+        if len(tokens) % parts:
+            raise ValueError(
+                f"a batch of {len(tokens)} sequences cannot be cut into loss_parts={loss_parts} x "
+                f"devices={devices} equal parts; choose numbers that divide it."
+            )
+        with_embedding = _with_copies(self.embedding.astype(self.config.dtype), devices)
         positions_LxW = self.positions[:length].astype(self.config.dtype)
-        x_NxW = (embedding_VxW[tokens] + positions_LxW[None]).reshape(-1, self.config.width)
+        embedded_BxLxW = with_embedding(lambda matrix_VxW, tokens: matrix_VxW[tokens], tokens)
+        x_NxW = (embedded_BxLxW + positions_LxW[None]).reshape(-1, self.config.width)
         x_NxW = _dropout(x_NxW, self.config.dropout, rngs)
         run = nnx.remat(_run_block, static_argnums=2) if self.config.remat else _run_block
         for block in self.blocks:
             x_NxW = run(block, x_NxW, length, rngs)
         x_NxW = self.norm(x_NxW)
+
+        def logits(x):
+            return with_embedding(lambda matrix_VxW, x: x @ matrix_VxW.T, x)
+
         if targets is None:
-            return (x_NxW @ embedding_VxW.T).reshape(*tokens.shape, -1)
-        if len(tokens) % loss_parts:
-            raise ValueError(
-                f"a batch of {len(tokens)} sequences cannot be cut into loss_parts={loss_parts} "
-                "equal parts; choose a number that divides it."
-            )
+            return logits(x_NxW).reshape(*tokens.shape, -1)
 
         @jax.checkpoint
         def losses(part):
             x_BxLxW, targets_BxL = part
-            return jax.vmap(next_token_loss)(x_BxLxW @ embedding_VxW.T, targets_BxL)
+            return jax.vmap(next_token_loss)(logits(x_BxLxW), targets_BxL)
 
-        # A part takes every loss_parts-th sequence, so that all devices work on each.
-        def cut(array):
-            return array.reshape(-1, loss_parts, *array.shape[1:]).swapaxes(0, 1)
-
-        parts = cut(x_NxW.reshape(*tokens.shape, -1)), cut(targets)
+        parts = interleaved((x_NxW.reshape(*tokens.shape, -1), targets), loss_parts)
         return jax.lax.map(losses, parts).swapaxes(0, 1).reshape(-1)
 
 
@@ -329,6 +335,23 @@ def _indexed_logits(logits: jax.Array, targets: jax.Array) -> jax.Array:
 def _selected_logits(logits: jax.Array, targets: jax.Array) -> jax.Array:
     is_target = jax.nn.one_hot(targets, logits.shape[-1], dtype=bool)
     return jnp.sum(jnp.where(is_target, logits, 0.0), axis=-1)
+
+
+def _with_copies(matrix: jax.Array, devices: int) -> Callable[..., jax.Array]:
+    """Return `use(fn, batch)`, which applies `fn(matrix, examples)`.
+
+    On several devices, each one's part of the batch has a copy of the matrix, so that gradients of
+    all uses of the matrix are added on a device before they are added over devices, and not apart.
+    """
+    if devices == 1:
+        return lambda fn, batch: fn(matrix, batch)
+    copies = jnp.broadcast_to(matrix, (devices, *matrix.shape))
+
+    def use(fn, batch):
+        results = jax.vmap(fn)(copies, batch.reshape(devices, -1, *batch.shape[1:]))
+        return results.reshape(-1, *results.shape[2:])
+
+    return use
 
 
 def _run_block(block: Block, x_NxW: jax.Array, length: int, rngs: nnx.Rngs | None) -> jax.Array:

@@ -1,5 +1,6 @@
 """What a compiled program's text says about its traffic, in memory and between devices."""
 
+import math
 import re
 
 import jax
@@ -7,11 +8,12 @@ import jax
 SIZES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "f32": 4, "f64": 8}
 """Bytes of an entry; smaller and rarer types do not travel here."""
 
-_CALL = re.compile(
-    r"= (?P<result>.+?) "
-    r"(?P<kind>all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute)(?P<start>-start)?\("
+_COLLECTIVE = re.compile(
+    r"(all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute)(-start)?"
 )
+_CHANNEL = re.compile(r"\bchannel_id=(\d+)")
 _INSTRUCTION = re.compile(r"^ *(?:ROOT )?(%\S+) = (.+?) ([a-z][a-z\d-]*)\((.*)$", re.MULTILINE)
+_NAME = re.compile(r"%[\w.-]+")
 _NO_TRAFFIC = (
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all"),
     *("copy-start", "copy-done", "slice-start", "slice-done", "async-start", "async-done"),
@@ -21,10 +23,11 @@ _ARRAY = re.compile(rf"\b({'|'.join(SIZES)})\[([\d,]*)\]")
 
 
 def collectives(program: str) -> dict[str, int]:
-    """Return the bytes that each kind of collective operation leaves on one device.
+    """Return the bytes of what each kind of collective operation gathers or reduces.
 
-    A loop's body counts once, so that a program of many steps has the bytes of one. An operation
-    that is started and awaited apart has its input in its result as well, which does not count.
+    They are those of the whole: of an operation's operands or results, the larger. A loop's body
+    counts once, so that a program of many steps has the bytes of one, and so does an operation that
+    a TPU spreads over several fusions: they name the same channel.
 
     Args:
       program: `jax.stages.Compiled.as_text()`.
@@ -33,19 +36,30 @@ def collectives(program: str) -> dict[str, int]:
       Bytes by kind, without the kinds that the program does not have.
 
     >>> collectives('''
-    ...   %a = f32[8,4]{1,0} all-gather(%x), dimensions={0}
-    ...   %b = (f32[2]{0}, (f32[], bf16[3]{0})) all-reduce(%y, %z), to_apply=%add
-    ...   %c = (f32[2,4]{1,0}, f32[8,4]{1,0}) all-gather-start(%x), dimensions={0}
-    ...   %d = f32[8,4]{1,0} all-gather-done(%c)''')
-    {'all-gather': 256, 'all-reduce': 18}
+    ...   %x = f32[2,4]{1,0} parameter(0)
+    ...   %y = f32[8]{0} parameter(1)
+    ...   %a = f32[8,4]{1,0} all-gather(%x), channel_id=1, dimensions={0}
+    ...   %b = (f32[2,4]{1,0}, f32[8]{0}) all-reduce(%x, /*index=1*/%y), to_apply=%add
+    ...   %c = ((f32[2,4]{1,0}), (f32[8,4]{1,0})) all-gather-start(%x), channel_id=2
+    ...   %d = f32[8,4]{1,0} all-gather-done(%c)
+    ...   %e = f32[8,4]{1,0} all-gather(%x), channel_id=1, dimensions={0}
+    ...   %f = f32[2]{0} reduce-scatter(%y), channel_id=3''')
+    {'all-gather': 256, 'all-reduce': 64, 'reduce-scatter': 32}
     """
+    sizes: dict[str, int] = {}
+    by_channel: dict[tuple[str, str], int] = {}
+    for name, result, opcode, rest in _INSTRUCTION.findall(program):
+        sizes[name] = _sizes(result)
+        if call := _COLLECTIVE.fullmatch(opcode):
+            kind, starts = call.groups()
+            operands, _, attributes = rest.partition(")")
+            inputs = sum(sizes[operand] for operand in _NAME.findall(operands))
+            outputs = sizes[name] - (inputs if starts and kind != "all-reduce" else 0)
+            channel = _CHANNEL.search(attributes)
+            by_channel[kind, channel[1] if channel else name] = max(inputs, outputs)
     total: dict[str, int] = {}
-    for call in _CALL.finditer(program):
-        sizes = [_size(*array) for array in _ARRAY.findall(call["result"])]
-        if call["start"] and call["kind"] != "all-reduce":
-            arrays = [size for size in sizes if size]
-            sizes = arrays[len(arrays) // 2 :] if call["kind"] == "all-gather" else arrays[1:2]
-        total[call["kind"]] = total.get(call["kind"], 0) + sum(sizes)
+    for (kind, _), size in by_channel.items():
+        total[kind] = total.get(kind, 0) + size
     return total
 
 
@@ -73,9 +87,9 @@ def traffic(program: str) -> tuple[int, int]:
     sizes: dict[str, int] = {}
     total = kernels = 0
     for name, result, opcode, rest in _INSTRUCTION.findall(entry):
-        sizes[name] = sum(_size(*array) for array in _ARRAY.findall(result))
+        sizes[name] = _sizes(result)
         if opcode not in _NO_TRAFFIC:
-            operands = re.findall(r"%[\w.-]+", rest.partition(")")[0])
+            operands = _NAME.findall(rest.partition(")")[0])
             moved = sizes[name] + sum(sizes[operand] for operand in operands)
             total, kernels = total + moved, kernels + (opcode == "fusion")
     return total, kernels
@@ -92,8 +106,9 @@ def peak_bytes(program: jax.stages.Compiled) -> int:
     )
 
 
-def _size(dtype: str, shape: str) -> int:
-    size = SIZES[dtype]
-    for length in shape.split(","):
-        size *= int(length or 1)
-    return size
+def _sizes(result: str) -> int:
+    """Return the bytes of all arrays in the type of an instruction's result."""
+    return sum(
+        SIZES[dtype] * math.prod(int(length) for length in shape.split(",") if length)
+        for dtype, shape in _ARRAY.findall(result)
+    )

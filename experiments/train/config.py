@@ -154,6 +154,11 @@ class TrainConfig:
             self._check("schedule", "constant".__eq__, f"constant {its}")
             self._check("b1", lambda value: value > 0, f"above 0 {its}")
 
+    @property
+    def parts(self) -> int:
+        """Parts of a batch that take turns on a device."""
+        return self.microbatches
+
     def _check_integer(self, name, least):
         most = MOST.get(name, 2**31 - 1)
         end = f"{most}]" if name in MOST else "2^31)"
@@ -195,11 +200,16 @@ class TextTraining(TrainConfig):
         super().__post_init__()
         self._check_integer("num_shards", 1)
         self._check_integer("loss_parts", 1)
-        if self.batch_size % (parts := self.microbatches * self.loss_parts):
+        if self.batch_size % self.parts:
             raise ConfigError(
                 f"batch_size={self.batch_size} must be a multiple of microbatches="
-                f"{self.microbatches} x loss_parts={self.loss_parts}, {parts}"
+                f"{self.microbatches} x loss_parts={self.loss_parts}, {self.parts}"
             )
+
+    @property
+    def parts(self) -> int:
+        """Parts of a batch that take turns on a device."""
+        return self.microbatches * self.loss_parts
 
 
 @dataclasses.dataclass(frozen=True)

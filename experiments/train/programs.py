@@ -28,10 +28,10 @@ def programs_of(
     """
     members, labels = sweep_members(config, sweep)
     mesh = make_mesh(config.mesh, devices, len(members["seed"]), config.batch_size)
-    if config.batch_size % (parts := config.microbatches * mesh.shape["data"]):
+    if config.batch_size % (parts := config.parts * mesh.shape["data"]):
         raise ConfigError(
-            f"batch_size={config.batch_size} must be a multiple of microbatches="
-            f"{config.microbatches} x mesh.data={mesh.shape['data']}, {parts}"
+            f"batch_size={config.batch_size} must be a multiple of its {config.parts} parts "
+            f"(microbatches, loss_parts) x mesh.data={mesh.shape['data']}, {parts}"
         )
     programs = member_programs(
         task,

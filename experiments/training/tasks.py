@@ -1,6 +1,5 @@
 """A task: model, data and loss as pure functions."""
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -32,6 +31,9 @@ class Task(NamedTuple):
     """`metrics(params, state, batch, weights) -> sums` over a batch whose examples have `weights`,
     shape (batch,): the sum of the weights as "weight", and weighted sums to be divided by it, with
     the model in evaluation mode."""
+    loss_on: Callable[[int], Callable[..., tuple[jax.Array, Any]]] | None = None
+    """`loss_on(devices)` is `loss` for a batch that is spread over so many devices; None if there
+    is only one."""
     sample: Callable[[jax.Array], Any] | None = None
     """`sample(key) -> batch` from the training split."""
     sample_heldout: Callable[[jax.Array], Any] | None = None
@@ -71,25 +73,27 @@ def text_task(model: GPTConfig, *, loss_parts: int = 1) -> Task:
             "model.attention=plain runs anywhere"
         )
     init, apply = functional(lambda rngs: NanoGPT(model, rngs=rngs))
-    in_parts = functools.partial(apply, loss_parts=loss_parts)
 
-    def loss(params, state, tokens, key):
+    def losses(of_logits, params, state, tokens, key=None, **how):
         inputs, targets = tokens[:, :-1], tokens[:, 1:]
         if loss_parts > 1:
-            losses, state = in_parts(params, state, inputs, key, train=True, targets=targets)
-            return losses.mean(), state
-        logits, state = apply(params, state, inputs, key, train=True)
-        return next_token_loss(logits, targets), state
+            how |= {"targets": targets, "loss_parts": loss_parts}
+            return apply(params, state, inputs, key, **how)
+        logits, state = apply(params, state, inputs, key, **how)
+        return of_logits(logits, targets), state
+
+    def loss_on(devices):
+        def loss(*inputs):
+            values, state = losses(next_token_loss, *inputs, train=True, devices=devices)
+            return values.mean(), state
+
+        return loss
 
     def metrics(params, state, tokens, weights):
-        inputs, targets = tokens[:, :-1], tokens[:, 1:]
-        if loss_parts > 1:
-            losses, _ = in_parts(params, state, inputs, targets=targets)
-        else:
-            losses = jax.vmap(next_token_loss)(apply(params, state, inputs)[0], targets)
-        return {"loss": weights @ losses, "weight": weights.sum()}
+        values, _ = losses(jax.vmap(next_token_loss), params, state, tokens)
+        return {"loss": weights @ values, "weight": weights.sum()}
 
-    return Task(init, loss, metrics)
+    return Task(init, loss_on(1), metrics, loss_on=loss_on)
 
 
 def image_task(model: CNNConfig) -> Task:

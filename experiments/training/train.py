@@ -18,6 +18,7 @@ from jax.typing import ArrayLike
 
 from experiments.training.meshes import sharding, state_shardings
 from experiments.training.tasks import Task
+from models.parts import interleaved
 
 
 class TrainResult(NamedTuple):
@@ -152,8 +153,8 @@ def member_programs(
     if members_at_once is None and mesh.devices.flat[0].platform == "cpu":
         members_at_once = 1  # one at a time compiles faster there
     columns = {name: _column(column) for name, column in members.items()}
-    if shard_above is not None:
-        task = _gathered(task, mesh)
+    if task.loss_on is not None:
+        task = task._replace(loss=task.loss_on(mesh.shape["data"]))
 
     def start_one(member):
         init_key, _ = jax.random.split(jax.random.key(member["seed"]))
@@ -185,6 +186,8 @@ def member_programs(
 
     abstract = jax.eval_shape(each(start_one), columns)
     shardings = state_shardings(mesh, abstract, shard_above)
+    if shard_above is not None:
+        task = _gathered(task, mesh, shardings.params)
     everywhere = sharding(mesh)
     placed = functools.cache(lambda: jax.device_put(columns, everywhere))
     start = jax.jit(each(start_one), out_shardings=shardings)
@@ -212,21 +215,35 @@ def _described(leaf: Any, where: NamedSharding) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
 
 
-def _gathered(task: Task, mesh: Mesh) -> Task:
-    """Gather sharded parameters before the model uses them.
+def _gathered(task: Task, mesh: Mesh, shardings: Any) -> Task:
+    """Gather sharded parameters before the model uses them, and scatter their gradients.
 
     Otherwise the compiler may leave a matrix in parts and move activations, which are larger.
     """
 
-    def whole(params):
+    def held(params, spec):
         # Inside shard_map some of the mesh's axes are manual, as the context's mesh says.
         context = jax.sharding.get_abstract_mesh()
-        where = NamedSharding(mesh if context.empty else context, PartitionSpec())
-        return jax.lax.with_sharding_constraint(params, where)
+        here = mesh if context.empty else context
+        return jax.tree.map(
+            lambda leaf, where: jax.lax.with_sharding_constraint(
+                leaf, NamedSharding(here, spec(where))
+            ),
+            params,
+            shardings,
+        )
 
+    def whole(params):
+        return held(params, lambda where: PartitionSpec())
+
+    def scattered(_, grads):
+        return (held(grads, lambda where: PartitionSpec(*where.spec[1:])),)
+
+    gathered = jax.custom_vjp(whole)
+    gathered.defvjp(lambda params: (whole(params), None), scattered)
     return task._replace(
-        loss=lambda params, *rest: task.loss(whole(params), *rest),
-        metrics=lambda params, *rest: task.metrics(whole(params), *rest),
+        loss=lambda params, *rest: task.loss(gathered(params), *rest),
+        metrics=lambda params, *rest: task.metrics(gathered(params), *rest),
     )
 
 
@@ -251,10 +268,7 @@ def _update(loss_fn, optimizer, carry, batch, key, microbatches=1):
 
 
 def _accumulated(gradient: Callable[..., Any], microbatches: int) -> Callable[..., Any]:
-    """Average `gradient(params, state, batch, key) -> ((loss, state), grads)` over a batch's parts.
-
-    A part takes every `microbatches`-th example, so that all devices work on each.
-    """
+    """Average a gradient, (params, state, batch, key) -> ((loss, state), grads), over parts."""
 
     def averaged(params, state, batch, key):
         def part(carry, part_and_index):
@@ -263,9 +277,7 @@ def _accumulated(gradient: Callable[..., Any], microbatches: int) -> Callable[..
             (loss, state), grads = gradient(params, state, examples, jax.random.fold_in(key, index))
             return (state, jax.tree.map(jnp.add, total, (loss, grads))), None
 
-        parts = jax.tree.map(
-            lambda leaf: leaf.reshape(-1, microbatches, *leaf.shape[1:]).swapaxes(0, 1), batch
-        )
+        parts = interleaved(batch, microbatches)
         indices = jnp.arange(microbatches)
         (loss, _), grads = jax.eval_shape(
             gradient, params, state, jax.tree.map(lambda leaf: leaf[0], parts), key

@@ -32,7 +32,7 @@ def build(**changes):
     """`init` and `apply` of a small model, compiled once for the whole file."""
     config = dataclasses.replace(SMALL, **changes)
     init, apply = functional(lambda rngs: NanoGPT(config, rngs=rngs))
-    return jax.jit(init), jax.jit(apply, static_argnames=("train", "loss_parts"))
+    return jax.jit(init), jax.jit(apply, static_argnames=("train", "loss_parts", "devices"))
 
 
 @functools.partial(jax.jit, static_argnames=("apply", "train"))
@@ -309,6 +309,22 @@ def test_a_loss_in_parts_equals_the_whole_one_and_keeps_less():
     assert memory[6] < 0.7 * memory[1]
     with pytest.raises(ValueError, match="24 sequences cannot be cut into loss_parts=7"):
         losses(params, 7)
+
+
+@pytest.mark.parametrize("loss_parts", [1, 2])
+def test_copies_of_the_embedding_give_the_loss_and_gradient_of_one(loss_parts):
+    init, apply = build(dropout=0.5)
+    params, tokens = init(KEY)[0], jnp.tile(TOKENS, (4, 1))[:, :-1]
+
+    @jax.value_and_grad
+    def of(params, devices=1, **inputs):
+        outputs, _ = apply(params, {}, tokens, KEY, train=True, devices=devices, **inputs)
+        return jnp.mean(outputs**2)
+
+    inputs = {} if loss_parts == 1 else {"targets": tokens, "loss_parts": loss_parts}
+    chex.assert_trees_all_close(
+        of(params, devices=3, **inputs), of(params, **inputs), rtol=1e-5, atol=1e-8
+    )
 
 
 def test_both_ways_to_read_a_logit_have_one_gradient():

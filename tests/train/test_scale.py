@@ -78,26 +78,30 @@ def test_sharded_parameters_give_the_same_losses(shape):
     assert state.params["last"]["bias"].sharding.is_fully_replicated == (shape[0] == 1)
 
 
-def text_programs(shape, vocab_size=257, shard_above=None, **fields):
-    """Return programs of a small nanoGPT and five batches of 16 sequences."""
-    model = GPTConfig(
-        vocab_size=vocab_size, context=16, num_layers=1, num_heads=2, width=64, dropout=0.0
-    )
+def text_programs(shape, shard_above=None, num_members=None, **fields):
+    """Return programs of a small nanoGPT, whose vocabulary is odd, and five batches."""
+    model = GPTConfig(vocab_size=257, context=16, num_layers=1, num_heads=2, width=64, dropout=0.0)
     config = dataclasses.replace(CONFIG, mesh=MeshConfig(*shape, shard_above), **fields)
-    programs, _, mesh = programs_of(config, text_task(model), [], jax.devices())
-    tokens = np.random.default_rng(0).integers(0, vocab_size, (5, 16, 17), dtype=np.int32)
+    seeds = ",".join(map(str, range(num_members or shape[0])))
+    programs, _, mesh = programs_of(config, text_task(model), [f"seed={seeds}"], jax.devices())
+    tokens = np.random.default_rng(0).integers(0, 257, (5, 16, 17), dtype=np.int32)
     return programs, place_batch(mesh, tokens, 1)
 
 
-@pytest.mark.parametrize("vocab_size", [256, 257])
-def test_sharded_training_moves_parameters_only(vocab_size):
-    """Parameters are gathered and gradients are reduced: three times their bytes at most."""
-    programs, batches = text_programs((1, 8), vocab_size, shard_above=100)
+@pytest.mark.parametrize(
+    ("shape", "shard_above"),
+    [((1, 8), 100), ((1, 8), None), ((2, 4), 100)],
+    ids=str,
+)
+def test_a_step_moves_each_parameter_once_each_way(shape, shard_above):
+    """Gradients are reduced once, also the embedding's from its two uses; shards are gathered."""
+    programs, batches = text_programs(shape, shard_above=shard_above)
     moved = collectives(programs.lower(batches).compile().as_text())
-    num_bytes = sum(leaf.size * 4 for leaf in jax.tree.leaves(programs.template.params))
-    assert num_bytes < sum(moved.values()) < 3 * num_bytes, moved
+    params = jax.tree.leaves(programs.template.params)
+    num_bytes = sum(leaf.size // leaf.shape[0] * 4 for leaf in params)
+    assert sum(moved.values()) / num_bytes == pytest.approx(2 if shard_above else 1, rel=0.01)
     _, records = programs.steps(programs.start(), batches, np.int32(0))
-    whole, batches = text_programs((1, 1), vocab_size)
+    whole, batches = text_programs((1, 1), num_members=shape[0])
     _, records_of_one = whole.steps(whole.start(), batches, np.int32(0))
     np.testing.assert_allclose(records["loss"], records_of_one["loss"], rtol=1e-6)
 

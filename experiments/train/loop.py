@@ -132,7 +132,7 @@ def train(
 def _warn_of_whole_parameters(
     config: MeshConfig, mesh: jax.sharding.Mesh, programs: Programs
 ) -> None:
-    """Say it if parameters that should be sharded have no axis that the data axis divides."""
+    """Say it if parameters that should be sharded have no axis that can be cut."""
     if config.shard_above is None or mesh.shape["data"] == 1:
         return
     leaves = jax.tree.leaves(programs.template.params)
@@ -141,9 +141,9 @@ def _warn_of_whole_parameters(
     if whole and is_first():
         share = sum(leaf.size for leaf in whole) / sum(leaf.size for leaf in large)
         say(
-            f"mesh.data={mesh.shape['data']} divides no axis of {len(whole)} of {len(large)} "
-            f"parameters above mesh.shard_above, {share:.0%} of their entries, which every device "
-            "holds whole; choose a mesh.data that divides the model's sizes"
+            f"mesh.data={mesh.shape['data']} has no factor in common with any axis of {len(whole)} "
+            f"of {len(large)} parameters above mesh.shard_above, {share:.0%} of their entries, "
+            "which every device holds whole; choose a mesh.data that divides the model's sizes"
         )
 
 

@@ -1,6 +1,7 @@
 """Devices as a grid of members x data, for computing members and holding parts of a batch."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
@@ -12,6 +13,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from experiments.core.errors import ConfigError
 
 AXES = ("members", "data")
+COPIES = "copies"
+"""The axis of devices that hold the same part of a parameter that has fewer parts than devices."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +26,8 @@ class MeshConfig:
         members.
       data: Number of devices that share each batch; None for those that are left, or 1 on CPUs.
       shard_above: Parameters with more entries than this are also sharded over the data axis (fully
-        sharded data parallelism), along the longest axis that divides evenly; None shards none.
+        sharded data parallelism), into as many parts as divide one of their axes evenly; None
+        shards none.
     """
 
     members: int | None = None
@@ -105,14 +109,31 @@ def state_shardings(mesh: Mesh, abstract_state: Any, shard_above: int | None) ->
     """
 
     def one(leaf):
-        axes = ["members", *[None] * (leaf.ndim - 1)]
-        sizes = {axis: size for axis, size in enumerate(leaf.shape) if axis > 0}
-        divisible = [axis for axis, size in sizes.items() if size % mesh.shape["data"] == 0]
-        if shard_above is not None and np.prod([*sizes.values()]) > shard_above and divisible:
-            axes[max(divisible, key=sizes.__getitem__)] = "data"
-        return sharding(mesh, *axes)
+        spec = ["members", *[None] * (leaf.ndim - 1)]
+        sizes = dict(enumerate(leaf.shape[1:], start=1))
+        parts = {axis: math.gcd(size, mesh.shape["data"]) for axis, size in sizes.items()}
+        cut = max(sizes, key=lambda axis: (parts[axis], sizes[axis]), default=0)
+        if (
+            shard_above is None
+            or math.prod(sizes.values()) <= shard_above
+            or parts.get(cut, 1) == 1
+        ):
+            return sharding(mesh, *spec)
+        spec[cut] = "data"
+        return sharding(_with_copies(mesh, parts[cut]), *spec)
 
     return jax.tree.map(one, abstract_state)
+
+
+def _with_copies(mesh: Mesh, parts: int) -> Mesh:
+    """Return the mesh with a data axis of `parts` devices, and an axis of copies if more are left.
+
+    It has the same devices in the same order, so that one program can use both.
+    """
+    if parts == mesh.shape["data"]:
+        return mesh
+    devices = mesh.devices.reshape(mesh.shape["members"], -1, parts)
+    return Mesh(devices, ("members", COPIES, "data"), axis_types=(AxisType.Auto,) * 3)
 
 
 def process_share(mesh: Mesh) -> tuple[int, int]:

@@ -16,7 +16,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
-from experiments.training.meshes import sharding, state_shardings
+from experiments.training.meshes import COPIES, sharding, state_shardings
 from experiments.training.tasks import Task
 from models.parts import interleaved
 
@@ -221,23 +221,22 @@ def _gathered(task: Task, mesh: Mesh, shardings: Any) -> Task:
     Otherwise the compiler may leave a matrix in parts and move activations, which are larger.
     """
 
-    def held(params, spec):
+    def here(where):
         # Inside shard_map some of the mesh's axes are manual, as the context's mesh says.
         context = jax.sharding.get_abstract_mesh()
-        here = mesh if context.empty else context
-        return jax.tree.map(
-            lambda leaf, where: jax.lax.with_sharding_constraint(
-                leaf, NamedSharding(here, spec(where))
-            ),
-            params,
-            shardings,
-        )
+        return where if context.empty else NamedSharding(context, where.spec)
 
     def whole(params):
-        return held(params, lambda where: PartitionSpec())
+        return jax.lax.with_sharding_constraint(params, here(sharding(mesh)))
+
+    def part(leaf, where):
+        if COPIES in where.mesh.shape and mesh.shape["members"] > 1:
+            return leaf  # the context has no such axis; the compiler finds its way
+        of_member = NamedSharding(where.mesh, PartitionSpec(*where.spec[1:]))
+        return jax.lax.with_sharding_constraint(leaf, here(of_member))
 
     def scattered(_, grads):
-        return (held(grads, lambda where: PartitionSpec(*where.spec[1:])),)
+        return (jax.tree.map(part, grads, shardings),)
 
     gathered = jax.custom_vjp(whole)
     gathered.defvjp(lambda params: (whole(params), None), scattered)

@@ -79,8 +79,8 @@ def test_sharded_parameters_give_the_same_losses(shape):
 
 
 def text_programs(shape, shard_above=None, num_members=None, **fields):
-    """Return programs of a small nanoGPT, whose vocabulary is odd, and five batches."""
-    model = GPTConfig(vocab_size=257, context=16, num_layers=1, num_heads=2, width=64, dropout=0.0)
+    """Return programs of a small nanoGPT, whose sizes devices don't divide, and five batches."""
+    model = GPTConfig(vocab_size=257, context=16, num_layers=1, num_heads=2, width=54, dropout=0.0)
     config = dataclasses.replace(CONFIG, mesh=MeshConfig(*shape, shard_above), **fields)
     seeds = ",".join(map(str, range(num_members or shape[0])))
     programs, _, mesh = programs_of(config, text_task(model), [f"seed={seeds}"], jax.devices())
@@ -99,7 +99,9 @@ def test_a_step_moves_each_parameter_once_each_way(shape, shard_above):
     moved = collectives(programs.lower(batches).compile().as_text())
     params = jax.tree.leaves(programs.template.params)
     num_bytes = sum(leaf.size // leaf.shape[0] * 4 for leaf in params)
-    assert sum(moved.values()) / num_bytes == pytest.approx(2 if shard_above else 1, rel=0.01)
+    # Gradients of parameters with fewer parts than devices are reduced in two steps.
+    least, most = (2, 2.12) if shard_above else (1, 1.01)
+    assert 0.99 * least < sum(moved.values()) / num_bytes < most
     _, records = programs.steps(programs.start(), batches, np.int32(0))
     whole, batches = text_programs((1, 1), num_members=shape[0])
     _, records_of_one = whole.steps(whole.start(), batches, np.int32(0))
@@ -121,18 +123,24 @@ def test_microbatches_give_the_losses_of_a_whole_batch(shape):
     assert memory < of_whole or shape != (1, 1)  # gradients outweigh a part of one sequence
 
 
-def test_only_the_longest_divisible_axis_is_sharded():
+def test_the_longest_axis_with_most_parts_is_sharded():
     mesh = make_mesh(MeshConfig(1, 8), jax.devices(), 1, 8)
-    shapes = {"a": (1, 16, 24), "b": (1, 16, 30), "c": (1, 3, 700), "d": (1, 8), "e": (1,)}
+    shapes = {
+        **{"a": (1, 16, 24), "b": (1, 16, 30), "c": (1, 3, 700)},
+        **{"d": (1, 8), "e": (1,), "f": (1, 3, 5)},
+    }
     leaves = {name: jax.ShapeDtypeStruct(shape, np.float32) for name, shape in shapes.items()}
-    specs = {name: tuple(s.spec) for name, s in state_shardings(mesh, leaves, 8).items()}
-    assert specs == {
+    found = state_shardings(mesh, leaves, 8)
+    assert {name: tuple(where.spec) for name, where in found.items()} == {
         "a": ("members", None, "data"),
         "b": ("members", "data", None),
-        "c": ("members", None, None),
+        "c": ("members", None, "data"),
         "d": ("members", None),
         "e": ("members",),
+        "f": ("members", None, None),
     }
+    assert found["c"].shard_shape(shapes["c"]) == (1, 3, 175)  # 8 does not divide 700; 4 does
+    assert {name for name, where in found.items() if where.mesh != mesh} == {"c"}
 
 
 def test_a_mesh_gives_members_as_many_devices_as_divide():

@@ -293,19 +293,25 @@ def _reproduce(arguments: argparse.Namespace) -> None:
 
 
 @_command(
-    *("names", "--set"),
+    *("names", "--set", "--save"),
     defaults=lambda name, preset: _named(_benchmarks(), name).config,
 )
 def _bench(arguments: argparse.Namespace) -> None:
     """Measure and print tables."""
     every = _benchmarks()
-    from experiments.bench._measuring import markdown
+    from experiments.bench._measuring import dataset, markdown
+    from experiments.core.store import check_writable, write_dataset
 
     _devices("auto")  # raises a clear error if there are none
+    if arguments.save:
+        check_writable(arguments.save)
     for name in arguments.names:
         chosen = _named(every, name)
-        for table in chosen.run(override(chosen.config, arguments.set, f"{PROG} bench {name}")):
+        config = override(chosen.config, arguments.set, f"{PROG} bench {name}")
+        for number, table in enumerate(chosen.run(config), 1):
             print(markdown(table), end="\n\n")
+            if arguments.save:
+                write_dataset(arguments.save / f"{name}_{number}.nc", dataset(table, config))
 
 
 @_command(
@@ -442,6 +448,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
         type=_assignment,
         metavar="FIELD=VALUE",
         help="replace a field, repeatable; `NAME --help` shows every field with its meaning",
+    ),
+    "--save": dict(
+        type=_path, metavar="DIR", help="also write each table as a dataset, DIR/NAME_NUMBER.nc"
     ),
     "--results": dict(type=_path, default="results", help="folder, default: results"),
     "--devices": dict(

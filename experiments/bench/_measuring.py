@@ -1,20 +1,23 @@
 """What all benchmarks share: their configuration, rounds and tables."""
 
+import json
+import math
 import os
 import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import jax
 import optax
+import xarray as xr
 
 from experiments.core.errors import ConfigError
 from experiments.core.progress import progress
-from experiments.core.store import git_commit
+from experiments.core.store import git_commit, named
 
 
 @dataclass(frozen=True)
@@ -131,3 +134,29 @@ def markdown(table: Table) -> str:
     rule = ["-" * width for width in widths]
     lines = [f"### {table.title}", "", line(cells[0]), line(rule), *map(line, cells[1:])]
     return "\n".join([*lines, "", table.note] if table.note else lines)
+
+
+def dataset(table: Table, config: Any) -> xr.Dataset:
+    """Return a table as a dataset with a variable for each column, over its rows.
+
+    A variable is named as its heading, with "per" for a slash; a second one of the same heading
+    gets the number of its column. An empty cell among numbers is NaN.
+
+    >>> table = Table("Speed", ["what", "images/s"], [["one", 1.5], ["two", ""]])
+    >>> print(dataset(table, BenchConfig())["images per s"].values)
+    [1.5 nan]
+    """
+    variables = {}
+    for number, heading in enumerate(table.columns):
+        cells = [row[number] for row in table.rows]
+        numbers = [math.nan if cell == "" else cell for cell in cells]
+        texts = any(isinstance(cell, str) for cell in numbers)
+        name = heading.replace("/", " per ")
+        name = f"{name} ({number + 1})" if name in variables else name
+        values = [str(cell) for cell in cells] if texts else numbers
+        variables[name] = named(("row", values), heading)
+    facts = {
+        **{"title": table.title, "note": table.note, "git_commit": git_commit()},
+        "config": json.dumps(asdict(config), sort_keys=True, default=str),
+    }
+    return xr.Dataset(variables, attrs=facts)

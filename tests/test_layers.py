@@ -46,7 +46,7 @@ EXPERIMENTS = {
     "figures": {"core", "data", "training", "models", "kadam_jax"},
     "reproduce": {"core", "data", "training", "figures"},
     "train": {"core", "data", "training", "models"},
-    "bench": {"core", "data", "training", "train", "models", "kadam_jax"},
+    "bench": {"core", "data", "training", "figures", "train", "models", "kadam_jax"},
     "__main__": {"core", "figures", "reproduce", "train", "bench"},
 }
 FOUR = {"__init__.py", "run.py", "plot.py", "claims.py"}

@@ -1,0 +1,110 @@
+"""Hours that figures would take on accelerators: an estimate, from the operations that they take.
+
+No figure runs. Their functions are traced, and the operations of matrix products and convolutions
+are counted; those of everything else are a small share of a training step.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from experiments.bench._flops import CountingRun
+from experiments.bench._measuring import Bench, BenchConfig, Table
+from experiments.core.config import PRESETS
+from experiments.core.errors import ConfigError
+from experiments.core.figure import Figure
+from experiments.core.progress import progress
+from experiments.data import load_corpus
+from experiments.data.loading import Data
+from experiments.figures import discover
+from experiments.training.config import ImagesConfig, TrainingConfig
+from models.cnn import IMAGE_SHAPE
+
+PEAKS = {"one H100": 495e12, "a v5e-16": 16 * 197e12}
+"""Operations a second for products of float32 at JAX's default precision, which is TensorFloat-32
+on an H100 and bfloat16 on a TPU, by the vendors' data sheets."""
+CIFAR10 = {"train": 45_000, "validation": 5000, "test": 10_000}
+"""Images in each split."""
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class HoursBenchConfig(BenchConfig):
+    """The configuration.
+
+    Attributes:
+      figures: Names of figures, or "all".
+      preset: The size of the figures.
+      share: The share of its peak at which a chip computes.
+    """
+
+    figures: tuple[str, ...] = (ALL,)
+    preset: str = "paper"
+    share: float = 0.4
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.preset not in PRESETS:
+            raise ConfigError(f"preset must be of {', '.join(PRESETS)}; got {self.preset!r}")
+        for name in self.figures:
+            if name not in (known := (ALL, *discover())):
+                raise ConfigError(f"figures must be of {', '.join(known)}; got {name!r}")
+
+
+@dataclass(frozen=True)
+class _Blank:
+    """Images without content, so that none are downloaded."""
+
+    num_images: int
+
+    def __len__(self) -> int:
+        return self.num_images
+
+    def __getitem__(self, places: Any) -> dict[str, np.ndarray]:
+        shape = np.arange(self.num_images)[places].shape
+        return {
+            "image": np.zeros((*shape, *IMAGE_SHAPE), np.float32),
+            "label": np.zeros(shape, np.int32),
+        }
+
+
+def counted(figure: Figure, preset: str) -> CountingRun:
+    """Return what a figure's sweeps take."""
+    config = figure.presets[preset]
+    run = CountingRun()
+    if isinstance(config, TrainingConfig):
+        run.corpus = load_corpus(config.corpus)
+    if isinstance(config, ImagesConfig):
+        splits = {name: _Blank(size) for name, size in CIFAR10.items()}
+        run.images = Data("blank", "", splits.pop("train"), splits, {})
+    figure.compute(config, run)
+    return run
+
+
+def run(config: HoursBenchConfig) -> Sequence[Table]:
+    """Count the operations of figures, the longest first."""
+    every, found = discover(), {}
+    names = list(every) if ALL in config.figures else config.figures
+    with progress("bench hours", len(names)) as advance:
+        for name in names:
+            found[name] = counted(every[name], config.preset)
+            advance(1)
+    longest = sorted(found.items(), key=lambda item: -item[1].flops)
+    seconds = {chip: 1 / (config.share * peak) for chip, peak in PEAKS.items()}
+    rows = [
+        (name, of.members, of.flops / 1e15, *(of.flops * each / 3600 for each in seconds.values()))
+        for name, of in longest
+    ]
+    columns = ("figure", "members", "10^15 operations", *(f"hours on {chip}" for chip in PEAKS))
+    return [Table(f"Figures at {config.preset}, estimated", columns, rows, NOTE.format(config))]
+
+
+NOTE = (
+    "Estimated, not run: operations of matrix products and convolutions in the traced programs, at "
+    "{0.share:.0%} of the chips' peak, with members on all chips of a v5e-16. Members that stop "
+    "early count as if they did not. Compilation and NumPy's part of a figure are not counted."
+)
+
+BENCH = Bench("hours", HoursBenchConfig(), run)

@@ -1,0 +1,51 @@
+"""Counted operations are the compiler's, and those of a figure are its members' and steps'."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from experiments import __main__ as cli
+from experiments.bench import hours
+from experiments.bench._flops import flops
+from experiments.figures import discover
+from experiments.training.tasks import image_task, text_task
+from models.cnn import IMAGE_SHAPE, CNNConfig
+from models.nanogpt import GPTConfig
+
+TEXT = GPTConfig(vocab_size=256, context=32, num_layers=1, num_heads=1, width=64)
+
+
+@pytest.mark.parametrize("name", ["text", "images"])
+def test_counted_operations_are_those_of_the_compiler(name):
+    """Without loops; the compiler also counts what is not a product, a small share."""
+    task, batch = {
+        "text": lambda: (text_task(TEXT), jnp.zeros((4, 33), jnp.int32)),
+        "images": lambda: (
+            image_task(CNNConfig(width=1 / 8)),
+            {"image": jnp.zeros((4, *IMAGE_SHAPE)), "label": jnp.zeros(4, jnp.int32)},
+        ),
+    }[name]()
+    params, state = jax.eval_shape(task.init, jax.random.key(0))
+    gradient = jax.grad(lambda *inputs: task.loss(*inputs)[0])
+    inputs = params, state, batch, jax.random.key(1)
+    compiled = jax.jit(gradient).lower(*inputs).compile().cost_analysis()["flops"]
+    assert 0.8 * compiled < flops(gradient, *inputs) < 1.05 * compiled
+
+
+def test_steps_and_members_multiply_a_figures_operations():
+    figure = discover()["coarse_graining"]
+    smoke = figure.presets["smoke"]
+    larger = dataclasses.replace(smoke, num_seeds=3 * smoke.num_seeds)
+    one, three = (
+        hours.counted(dataclasses.replace(figure, presets={"a": config}), "a")
+        for config in (smoke, larger)
+    )
+    assert (three.members, three.flops) == (3 * one.members, 3 * one.flops)
+    assert one.flops > 0
+
+
+def test_an_unknown_figure_is_refused(capsys):
+    assert cli.main(["bench", "hours", "--set", "figures=no_such"]) == 2
+    assert "figures must be of all, annealing" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""How many operations a figure takes, from its traced functions; nothing runs."""
+"""How many operations a figure takes, from its traced functions, of which only counters run."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -8,57 +8,109 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import jaxprs_in_params
+from jax.extend.core import Literal, jaxprs_in_params
 from jax.interpreters.partial_eval import dce_jaxpr
 
 
-def flops(fn: Callable[..., Any], *inputs: Any) -> int:
-    """Return the operations of a function's matrix products and convolutions.
+def flops(fn: Callable[[Any], Any], inputs: Any) -> np.ndarray:
+    """Return the operations of a function's matrix products and convolutions, for each input.
 
-    A scan counts its body once for each step; of a condition's branches the longest counts.
+    Conditions count as they are taken. They are found by running what they depend on, which must
+    be without products, such as a number of steps.
 
     Args:
-      fn: The function.
-      *inputs: Arrays or their shapes.
+      fn: The function of one input.
+      inputs: Inputs, with a leading axis.
 
     Raises:
-      ValueError: If the function has a loop whose number of steps is not known.
+      ValueError: If a condition or a loop depends on products.
 
-    >>> matrix = jnp.ones((10, 10))
-    >>> flops(lambda x: jax.lax.scan(lambda x, _: (x @ matrix, None), x, length=3)[0], matrix)
-    6000
+    >>> def fn(times):
+    ...     def step(x, index):
+    ...         return jax.lax.cond(index < times, lambda x: x @ x, lambda x: x, x), None
+    ...     return jax.lax.scan(step, jnp.ones((10, 10)), jnp.arange(5))[0]
+    >>> flops(fn, jnp.array([3, 4])).tolist()
+    [6000.0, 8000.0]
     """
-    return _flops_of_used(jax.make_jaxpr(fn)(*inputs).jaxpr)
+    first = jax.tree.map(lambda leaf: leaf[0], inputs)
+    traced = jax.make_jaxpr(fn)(first)
+    # A gradient's trace also has what only the value would need.
+    used, _ = dce_jaxpr(traced.jaxpr, [True] * len(traced.out_avals), instantiate=True)
+
+    def count(one):
+        return _run(used, traced.consts, jax.tree.leaves(one))[1]
+
+    counter = jax.make_jaxpr(count)(first)
+    needed, _ = dce_jaxpr(counter.jaxpr, [True], instantiate=True)
+    if _has_products(needed):
+        raise ValueError("a condition or a loop depends on matrix products; they cannot be counted")
+
+    def counted(one):
+        return jax.core.eval_jaxpr(needed, counter.consts, *jax.tree.leaves(one))[0]
+
+    return np.asarray(jax.jit(lambda inputs: jax.lax.map(counted, inputs))(inputs), float)
 
 
-def _flops_of_used(jaxpr: Any) -> int:
-    """Count what the results need: a gradient's trace also has what only the value would need."""
-    return _flops(dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0])
+def _run(jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any]) -> tuple[list[Any], jax.Array]:
+    """Return what a trace returns, and its operations."""
+    values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *inputs), strict=True))
+    total = jnp.zeros(())
+    for equation in jaxpr.eqns:
+        read = [x.val if isinstance(x, Literal) else values[x] for x in equation.invars]
+        results, operations = _run_one(equation, read)
+        values |= zip(equation.outvars, results, strict=True)
+        total += operations
+    return [x.val if isinstance(x, Literal) else values[x] for x in jaxpr.outvars], total
 
 
-def _flops(jaxpr: Any) -> int:
-    return sum(map(_flops_of, jaxpr.eqns))
-
-
-def _flops_of(equation: Any) -> int:
+def _run_one(equation: Any, inputs: list[Any]) -> tuple[Sequence[Any], Any]:
     name, params = equation.primitive.name, equation.params
+    if name == "scan":
+        body, (num_consts, num_carry) = params["jaxpr"], (params["num_consts"], params["num_carry"])
+        fixed, carry = inputs[:num_consts], inputs[num_consts : num_consts + num_carry]
+
+        def step(carry, x):
+            results, operations = _run(body.jaxpr, body.consts, [*fixed, *carry, *x])
+            return results[:num_carry], (results[num_carry:], operations)
+
+        carry, (results, operations) = jax.lax.scan(
+            step, carry, inputs[num_consts + num_carry :], params["length"], params["reverse"]
+        )
+        return [*carry, *results], operations.sum()
+    if name == "cond":
+        branches = [
+            lambda *inputs, branch=branch: _run(branch.jaxpr, branch.consts, inputs)
+            for branch in params["branches"]
+        ]
+        return jax.lax.switch(inputs[0], branches, *inputs[1:])
+    if name == "while":
+        if any(map(_has_products, jaxprs_in_params(params))):
+            raise ValueError("a while loop has matrix products; a scan's steps can be counted")
+    elif inner := [x for x in (params.get("jaxpr"), params.get("call_jaxpr")) if x is not None]:
+        return _run(getattr(inner[0], "jaxpr", inner[0]), getattr(inner[0], "consts", ()), inputs)
+    results = equation.primitive.bind(*inputs, **equation.primitive.get_bind_params(params))
+    results = results if equation.primitive.multiple_results else [results]
+    return results, float(_operations(equation))
+
+
+def _has_products(jaxpr: Any) -> bool:
+    return any(
+        _operations(equation) or any(map(_has_products, jaxprs_in_params(equation.params)))
+        for equation in jaxpr.eqns
+    )
+
+
+def _operations(equation: Any) -> int:
+    """Return the operations of a product or a convolution, and 0 for anything else."""
+    name, params = equation.primitive.name, equation.params
+    shapes = [x.aval.shape for x in equation.invars]
     if name == "dot_general":
         (contracted, _), _ = params["dimension_numbers"]
-        left = equation.invars[0].aval.shape
-        return 2 * equation.outvars[0].aval.size * math.prod(left[axis] for axis in contracted)
-    if name == "conv_general_dilated":
-        return _flops_of_convolution(*(x.aval.shape for x in equation.invars), params)
-    if name == "scan":
-        return params["length"] * _flops(params["jaxpr"].jaxpr)
-    if name == "cond":
-        return max(_flops(branch.jaxpr) for branch in params["branches"])
-    inner = sum(map(_flops, jaxprs_in_params(params)))
-    if name == "while" and inner:
-        raise ValueError("a while loop has matrix products; write it as a scan, to count its steps")
-    return inner
+        return 2 * equation.outvars[0].aval.size * math.prod(shapes[0][i] for i in contracted)
+    return _of_convolution(*shapes, params) if name == "conv_general_dilated" else 0
 
 
-def _flops_of_convolution(image: Sequence[int], kernel: Sequence[int], params: Any) -> int:
+def _of_convolution(image: Sequence[int], kernel: Sequence[int], params: Any) -> int:
     """Count products with the image's own entries, not those with its padding and its holes."""
     images, kernels, _ = params["dimension_numbers"]
     # An output's features have one group of inputs each; a gradient's images one group of images.
@@ -95,7 +147,7 @@ class CountingRun:
     images: Any = None
     mesh: None = None
     members: int = 0
-    flops: int = 0
+    flops: float = 0.0
 
     def sweep(
         self,
@@ -107,12 +159,12 @@ class CountingRun:
         batching: str = "auto",
         grid_shape: bool = False,
     ) -> dict[str, np.ndarray]:
-        """Count the first member's operations for all of them."""
+        """Count all members' operations."""
         del name, chunk_size, batching
         num_members = len(next(iter(members.values())))
-        member = {key: jnp.asarray(column)[0] for key, column in members.items()}
-        traced, results = jax.make_jaxpr(fn, return_shape=True)(member)
+        inputs = {key: jnp.asarray(column) for key, column in members.items()}
         self.members += num_members
-        self.flops += num_members * _flops_of_used(traced.jaxpr)
+        self.flops += flops(fn, inputs).sum()
+        results = jax.eval_shape(fn, {key: column[0] for key, column in inputs.items()})
         leading = members.shape if grid_shape else (num_members,)
         return {key: np.ones((*leading, *x.shape), x.dtype) for key, x in results.items()}

@@ -91,7 +91,7 @@ accelerator: .venv/experiments.stamp
 
 # Compiles training for slices of TPUs without having any (GPUs need GPU_TARGET, see its --help).
 scale: .venv/aot.stamp
-	JAX_PLATFORMS=cpu $(BIN)/python -m experiments bench scale $(if $(GPU_TARGET),--set gpu_target=$(GPU_TARGET))
+	JAX_PLATFORMS=cpu $(BIN)/python -m experiments bench scale --save results/scale $(if $(GPU_TARGET),--set gpu_target=$(GPU_TARGET))
 
 lint: .venv/dev.stamp
 	$(BIN)/pre-commit run --all-files

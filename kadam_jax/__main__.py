@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 stable, 1 unstable, 2 no answer."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # for what the encoding lacks
+            stream.reconfigure(errors="backslashreplace")  # for letters that the encoding lacks
     try:
         args = _parser().parse_args(argv)
         stable, lines = _adam(args) if args.optimizer is None else _black_box(args)
@@ -256,7 +256,7 @@ def _batch(args: argparse.Namespace, b1: float, b2: float) -> _Batch | None:
         warnings.simplefilter("ignore", UserWarning)  # the screen says the same
         try:
             decays = decays_for_batch(b1, b2, size, new_size, rule=rule)
-        except ValueError as error:  # of the new batch, since all else is checked
+        except ValueError as error:  # the new batch is too large or small; all else is checked
             text = str(error).replace("batch=", "--batch ").replace("rule=", "--rule ")
             raise ValueError(text.replace("new_batch", "--new-batch", 1)) from error
     return _Batch(size, rule, critical, new_size, decays)
@@ -302,7 +302,7 @@ def _without_gradients(b1: float, b2: float, eps: float) -> list[str]:
     """Return what happens to Adam's update once gradients stop, with bias corrections at 1."""
     if b1 == 0:
         return ["  Its update is 0 at once."]
-    excess = float(Fraction(b1) ** 2 / Fraction(b2) - 1)  # exact next to the boundary
+    excess = float(Fraction(b1) ** 2 / Fraction(b2) - 1)  # exact even close to the boundary
     rate = math.log1p(excess) / 2 if excess > -0.5 else math.log(b1) - math.log(b2) / 2
     lines = [_growth_line(rate)]
     if rate <= 0:
@@ -412,7 +412,7 @@ def nearest(name: str, slow: float, b2: float) -> Decimal | None:
 
 
 def _batch_lines(batch: _Batch, steps: int, new: list[_Case]) -> list[str]:
-    """Return where batch size crosses the boundary, and what holds at the new one."""
+    """Return where the batch size crosses the boundary, and what holds at the new batch size."""
     critical = batch.critical
     where = (
         "all batch sizes are stable"

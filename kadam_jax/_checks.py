@@ -51,7 +51,7 @@ def require(
         raise error(f"{name} must {requirement}, got {got}" + (f"; {hint}" if hint else ""))
 
 
-@np.errstate(all="ignore")  # whatever the user has set: bad rounding is judged here
+@np.errstate(all="ignore")  # whatever the user's setting: the checks catch bad rounding
 def check_real(
     name: str,
     value: Any,
@@ -167,7 +167,7 @@ def check_inexact(name: str, dtype: DTypeLike, *, hint: str = "") -> None:
 
 
 def check_shape(name: str, value: Any, *shapes: tuple[int, ...], hint: str = "") -> None:
-    """Check that an array has one of `shapes`."""
+    """Check that an array's shape is one of `shapes`."""
     words = f"have shape {' or '.join(map(str, shapes))}"
     require(np.shape(value) in shapes, name, words, np.shape(value), hint=hint)
 

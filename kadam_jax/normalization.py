@@ -82,8 +82,8 @@ def scale_by_adaptive_normalization(
     it to the uncorrected root, and at 1e-30 the two cannot be told apart.
 
     Both averages have at least float32 precision whatever the dtype of the parameters, and the
-    update has the promoted dtype of gradient and parameter if `update` is given the parameters,
-    else the gradient's.
+    update has the promoted dtype of gradient and parameter if `update` is given the parameters, and
+    otherwise the gradient's.
 
     With `axes`, :math:`|g_n|^2` is replaced by its mean over these axes of a leaf, so that the
     entries of a neuron, a row or a whole tensor share a second moment. In a chain, this stage gives
@@ -355,7 +355,7 @@ def _difference(updates, other, name):
 def _advance(x, size, mu, rms, c: Coefficients, num_stages):
     """Run one of `num_stages` stages on a leaf: (x, |x|, mu, rms) -> (u, |u|, mu, rms).
 
-    |u| is computed next to u, not from it. The next stage averages both. If both were made from one
+    |u| is computed with u, not from it. The next stage averages both. If both were made from one
     u, XLA's CPU backend would write u out in full between the stages, a fresh page for every 4 KB
     of it; this way each average does its own division and only the state touches memory.
     """

@@ -16,7 +16,7 @@ while an optimizer given Python floats keeps 1-b2 to full precision (in float32 
 difference in 1-b2 is up to 3e-8/(1-b2)). γ²-β and C, which vanish on the boundaries, are the
 differences of the decays as given: exactly those of float32 arrays, and those of Python floats
 before the rounding. For decays that are float32 numbers, a bound that float32 can represent has
-a relative error of at most 2e-5 for n up to 10⁹, even next to both boundaries.
+a relative error of at most 2e-5 for n up to 10⁹, even close to both boundaries.
 
 **Derivatives** with respect to step, b1 and b2 exist in forward and in reverse mode, to any order,
 even on γ²=β and, in the integral form, on C=0, where terms are 0/0, at b1=0, at step=0 and at

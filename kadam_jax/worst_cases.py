@@ -209,7 +209,7 @@ def worst_case(
     if the optimizer is of the form above, where `exact` is True. Otherwise `supremum` is a lower
     bound: what gradient ascent through the optimizer reached from the best of some sixty sequences,
     for parameters with a single entry. For k-Adam the true supremum is at most that of the last
-    stage (Theorem 3), which the search approaches where N is large next to 1/(1-β).
+    stage (Theorem 3), which the search approaches where N is large compared with 1/(1-β).
 
     Args:
       optimizer: any optax transformation that needs no more than gradients and parameters.
@@ -491,8 +491,8 @@ def _derivatives(optimizer: optax.GradientTransformation, num_steps: int) -> Cal
 def _continued(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return signs and logarithms, continued after the last value that is known.
 
-    Later ones are too small: if the up to 64 values before them are geometric, so are they, and
-    else they are 0.
+    Later values are too small: they are geometric if the values before them, up to 64, are, and 0
+    otherwise.
     """
     known = np.abs(values) > _SMALLEST
     log = np.where(known, np.log(np.where(known, np.abs(values), 1.0)), -np.inf)
@@ -566,7 +566,7 @@ def _reaches(reach: Callable, weights: _Weights) -> bool:
     log_squares = np.logaddexp.reduce(weights.log_b + 2 * log_sizes, axis=1)
     predicted = np.exp(np.logaddexp.reduce(weights.log_a + log_sizes, axis=1) - log_squares / 2)
     updates = np.abs(reach(sequences))
-    # Not where a lag has no weight in the denominator, or where that is too small for float64.
+    # Except where a lag has no weight in the denominator, or one too small for float64.
     known = np.isfinite(predicted) & (log_squares > 2 * np.log(1e20))
     return not known.any() or bool(np.isclose(updates, predicted, rtol=1e-9, atol=0)[known].any())
 
@@ -726,7 +726,7 @@ def _attaining(weights: _Weights) -> np.ndarray:
     elif np.isfinite(weights.log_supremum):
         log_sizes -= weights.log_supremum
     largest = np.log(1e150)
-    shifts = np.log(1e40), largest - log_sizes.max()  # large next to any ε; all of them
+    shifts = np.log(1e40), largest - log_sizes.max()  # large compared with any ε; all of them
     sequences = [np.where(x > largest + 1, 0, np.exp(x)) for x in (log_sizes + c for c in shifts)]
     return (np.where(free, 1, weights.sign) * np.nan_to_num(sequences))[:, ::-1]
 

@@ -74,7 +74,7 @@ class Corrections(NamedTuple):
 
     scale: jax.Array  # (k,): √(1-β^(1+s)) / (1-γ^(1+s))
     eps: jax.Array  # (k,): ε √(1-β^(1+s))
-    sign: jax.Array | None  # 1 at s = 0 where u(0+) is sign(g), else 0; None if it never is
+    sign: jax.Array | None  # 1 at s = 0 where u(0+) is sign(g), otherwise 0; None if it never is
 
 
 def numbers_of(learning_rate, k, b1, b2, eps, strategy, weight_decay, coupled) -> Numbers:

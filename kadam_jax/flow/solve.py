@@ -67,7 +67,7 @@ class Integral(NamedTuple):
     """A sum over many substeps, in trees like the integrand; both None without one."""
 
     total: Any
-    lost: Any  # what the rounding of `total` has lost
+    lost: Any  # the part of `total` lost to rounding
 
 
 class FlowSolution(NamedTuple):

@@ -132,7 +132,7 @@ class RecordSquaredNormState(NamedTuple):
     decayed: Any  # ‖W_0‖² e^{-2λt}
     growth: Any  # η ∫ e^{-2λ(t-τ)} ‖u‖² dτ, as in Theorem 2
     radial: Any  # -2 ∫ e^{-2λ(t-τ)} ⟨W, u⟩ dτ, which Theorem 2 drops
-    lost: tuple[Any, Any, Any]  # what rounding has lost of each, so that long runs stay exact
+    lost: tuple[Any, Any, Any]  # the part of each lost to rounding, so that long runs stay exact
 
     @property
     def theorem(self):
@@ -277,8 +277,8 @@ def momentum_factor(b1: ArrayLike) -> jax.Array:
 class MovingAverage(NamedTuple):
     """The average w_n = decay · w_{n-1} + weight · x_n."""
 
-    decay: jax.Array  # of the average; 1 for a sum
-    weight: jax.Array  # of a new entry
+    decay: jax.Array  # the average's; 1 for a sum
+    weight: jax.Array  # a new entry's
     gain: jax.Array  # weight / (1 - decay), inf for a sum: w_n is gain times a normalized average
 
 

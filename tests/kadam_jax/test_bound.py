@@ -20,7 +20,7 @@ from tests.kadam_jax.support.scanning import feed
 
 NUM_STEPS, NUM_SEQUENCES, NUM_STAGES = 40, 256, 5
 ROUNDING = 1e-5
-TOO_LOW = 0.98  # a bound multiplied by this must be found out
+TOO_LOW = 0.98  # a bound multiplied by this must be detected
 PAIRS = [
     (0.9, 0.999), (0.9, 0.9), (0.95, 0.95), (0.68377, 0.96838), (0.5, 0.9), (0.0, 0.9), (0.0, 0.5),
     (0.25, 0.1), (0.1, 0.02), (0.9, 0.8), (0.9, 0.5), (0.99, 0.9),

@@ -104,7 +104,7 @@ def test_other_kinds_are_refused_by_name(value, single):
 
 
 @pytest.mark.parametrize("value", [1j, True], ids=repr)
-def test_kind_and_shape_are_checked_of_traced_values(value):
+def test_kind_and_shape_of_traced_values_are_checked(value):
     def check(x):
         check_real("b1", x, _checks.DECAY)
 
@@ -153,7 +153,7 @@ def test_integers_come_back_as_pythons_own(value):
 
 
 @pytest.mark.parametrize("value", [1.0, True, "1", None, np.array(1), jnp.array(1), np.array([1])])
-def test_what_is_not_an_integer_is_refused(value):
+def test_values_that_are_not_integers_are_refused(value):
     with pytest.raises(TypeError, match=r"^k must be a Python int, got .*; it is static$"):
         _checks.check_integer("k", value, hint="it is static")
 

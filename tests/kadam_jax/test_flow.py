@@ -80,7 +80,7 @@ def golden_gradient(data):
 
 
 def groups(data):
-    """Golden cases that differ in traced arguments alone, and a solver of all of a group's."""
+    """Groups of golden cases that differ only in traced arguments, each with one solver."""
 
     def static(case):
         return case["k"], case["coupled"]
@@ -137,7 +137,7 @@ def test_the_reference_is_golden_at_the_first_substeps(golden_flow):
 
 
 def test_a_substep_of_one_parameter_takes_scalars(x64):
-    """`euler.advance` in a Python loop is Appendix I line by line, of a real and a complex one."""
+    """`euler.advance` in a Python loop is Appendix I line by line, real or complex."""
     eta, num, b1s, b2s = 0.1, 10, (0.9, 0.5), (0.99, 0.9)
     numbers = numbers_of(eta, 2, b1s, b2s, 1e-30, "naive", 0.3, False)
     p = rounded(numbers, jnp.float64)
@@ -245,7 +245,7 @@ def test_five_gradients_do_on_data_what_a_hundred_of_euler_do(x64, k, coupled, b
     solve = partial(solve_flow, logistic, jnp.array([0.3, 0.1, -0.2, 0.0]), **options)
     limit = solve(substeps=32, method="exponential").saved
     euler, finer = (largest(solve(substeps=n).saved - limit) for n in (100, 400))
-    assert euler / finer == pytest.approx(4, rel=0.2)  # order 1, towards the same limit
+    assert euler / finer == pytest.approx(4, rel=0.2)  # order 1, toward the same limit
     assert largest(solve(substeps=4, method="exponential").saved - limit) < euler
 
 
@@ -350,10 +350,10 @@ def discrete_run(grad_fn, start, learning_rate, num_steps, **options):
 
 
 def lag_in_steps(b1, b2, bias_correction):
-    """The most by which the flow is behind the discrete run, whose first updates are all sign(g).
+    """The most by which the flow lags behind the discrete run, whose first updates are all sign(g).
 
-    dθ/dt, 0 at first, takes u up with time constant η/2, and u itself starts from sign(g) only with
-    the continuous correction. Before g changes, η(1/2 + ∫(1-|u|)ds) is missing.
+    dθ/dt, 0 at first, approaches u with time constant η/2, and u itself starts from sign(g) only
+    with the continuous correction. Before g changes, η(1/2 + ∫(1-|u|)ds) is missing.
     """
     x = jnp.linspace(0, 20, 2001)  # s = x²
     u = jax.vmap(
@@ -551,7 +551,7 @@ def test_dead_parameters_stay_and_derivatives_are_finite(two_nodes, method, bias
 
 
 @METHODS
-def test_the_scale_of_the_gradient_is_no_matter(method):
+def test_the_scale_of_the_gradient_does_not_matter(method):
     """Not even where a float32 v underflows."""
 
     def solve(scale):
@@ -597,7 +597,7 @@ def test_small_increments_are_not_rounded_away_in_float32(x64):
 
 @METHODS
 def test_a_tree_of_any_dtypes_is_solved_array_by_array(x64, method):
-    """Arrays, scalars, float32 next to float64; low precision is raised to float32."""
+    """Arrays, scalars, float32 alongside float64; low precision is raised to float32."""
     params = {"a": jnp.float32(1.0), "b": [jnp.ones((2, 3)), jnp.full(2, 2.0, jnp.bfloat16)]}
     options = {"learning_rate": 0.1, "num_steps": 3, "substeps": 3, "method": method}
     saved, state = solve_flow(partial(jax.tree.map, jnp.sin), params, **options)
@@ -622,7 +622,7 @@ def test_an_integrand_is_summed_over_the_substeps(x64):
 
 
 def test_float32_integrates_many_substeps():
-    """300,000 of them: a plain sum would lose 1e-3 of what is constant."""
+    """300,000 substeps: a plain sum would lose 1e-3 of a constant."""
 
     def solve(value):
         return solve_flow(
@@ -637,7 +637,7 @@ def test_float32_integrates_many_substeps():
 
 
 class Spring:
-    """A gradient that has no hash, as an Equinox module with arrays or a dataclass has none."""
+    """A gradient without a hash, such as an Equinox module with arrays or a dataclass."""
 
     __hash__ = None
 
@@ -649,7 +649,7 @@ class Spring:
 
 
 def test_a_function_without_a_hash_is_never_stale():
-    """It may have changed since the last call, so nothing that was compiled of it is kept."""
+    """It may have changed since the last call, so nothing that was compiled for it is kept."""
     spring = Spring(jnp.array([1.0, -1.0]))
     solve = partial(solve_flow, params=jnp.ones(2), learning_rate=0.1, num_steps=2, substeps=2)
     for stiffness in ([1.0, -1.0], [0.0, 2.0]):
@@ -664,7 +664,7 @@ def test_a_function_without_a_hash_is_never_stale():
 
 
 @METHODS
-def test_shards_are_solved_as_the_whole(method):
+def test_shards_are_solved_like_the_whole(method):
     """Inside shard_map, whose types say over which axes of the mesh an array varies."""
     mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
 
@@ -682,7 +682,7 @@ def test_shards_are_solved_as_the_whole(method):
 
 @METHODS
 def test_jax_settings_change_nothing(two_nodes, method):
-    """Strict promotion, no jit, and checks for NaN, at low precision and of complex numbers."""
+    """Strict promotion, no jit, and checks for NaN, at low precision and with complex numbers."""
     params = {"a": jnp.full(2, 0.5, jnp.bfloat16), "b": jnp.array([0.3 + 1j, 0])}
 
     def solve():
@@ -699,7 +699,7 @@ def test_jax_settings_change_nothing(two_nodes, method):
             jax.tree.map(close, solve(), expected)
 
 
-def test_memory_grows_with_what_is_saved_alone():
+def test_memory_grows_only_with_saved_values():
     def temporaries(num_steps, substeps):
         solve = jax.jit(
             lambda theta: solve_flow(
@@ -795,8 +795,8 @@ def test_bad_arguments_of_the_closed_forms_are_named():
 def ends_of_flow(method, k, **options):
     """Return the ends, given η, γ, β, ε, λ, θ(0) and two gradients: three parameters, three steps.
 
-    The gradient of the first depends on it, that of the second is 0 in the second step, that of the
-    third until then: 0/0, and the kink of √v where v = |g|² is 0.
+    The first one's gradient depends on it, the second one's is 0 in the second step, and the third
+    one's until then: 0/0, and the kink of √v where v = |g|² is 0.
     """
 
     def f(x):
@@ -832,7 +832,7 @@ def ends_of_flow(method, k, **options):
     ],
 )
 def test_derivatives_are_those_of_finite_differences(x64, two_nodes, method, k, options, twice):
-    """With λ = 0, with and without ε, of entries that are dead for some steps.
+    """At λ = 0, with and without ε, for entries that are dead for some steps.
 
     Coupled decay has λ > 0: it is all of a first gradient that is 0, so u(0+) jumps at λ = 0.
     """

@@ -198,7 +198,7 @@ def test_chance_is_the_rms_cosine_of_random_directions(dtype):
 
 
 @pytest.mark.parametrize("exponent", [-100, 100])
-def test_cosines_outlast_squares(exponent):
+def test_cosines_survive_squares_that_overflow(exponent):
     w, g = random_updates(2, 9)
     tiny = radial_inner_products(w, np.ldexp(g, exponent))
     expected = radial_inner_products(w, g)
@@ -219,7 +219,7 @@ def test_the_full_form_is_exact_on_discrete_steps_without_decay(x64):
     assert np.all(np.abs(records.theorem - jnp.sum(ws**2, axis=1))[1:] > 1e-3)
 
 
-def test_running_is_batch_is_the_printed_sum(x64):
+def test_running_and_batch_forms_are_the_printed_sum(x64):
     """Test a tree, by slices, with a constant rate and with a schedule."""
     u = {"a": random_updates(20, 3, 4, dtype=np.float64), "b": random_updates(20, 5, seed=1)}
     w = jax.tree.map(lambda x: 2 * x[::-1] + 0.5, u)  # any W_n will do
@@ -398,7 +398,7 @@ def test_only_the_form_with_the_radial_term_becomes_exact(x64):
         assert other_size > 100 * size
 
 
-def test_what_the_radial_form_leaves_is_known(x64):
+def test_the_residual_of_the_radial_form_is_known(x64):
     """-η (dr/dt / r) dŴ/dt, for any state and λ, where W obeys its equation."""
     w, velocity, u = random_updates(3, 7, dtype=np.complex128) + 0.3j
     acceleration = -2 / 0.01 * (0.4 * w + velocity + u)
@@ -422,7 +422,7 @@ def test_the_forms_differ_in_lambda_alone(x64):
     np.testing.assert_allclose(without_r - radial, hat @ u / r * hat)
 
 
-def test_residuals_go_by_slices():
+def test_residuals_are_taken_by_slice():
     trees = [{"w": x} for x in random_updates(4, 6, 3)]
     joint = direction_residual(*trees, learning_rate=0.1, axes=(0,))["w"]
     for i in range(3):
@@ -431,7 +431,7 @@ def test_residuals_go_by_slices():
 
 
 @pytest.mark.parametrize("exponent", [-100, 100])
-def test_residuals_outlast_squares(exponent):
+def test_residuals_survive_squares_that_overflow(exponent):
     """They are the same in whatever unit W is measured."""
     trees = random_updates(4, 9)
     expected = direction_residual(*trees, learning_rate=0.1)
@@ -552,7 +552,7 @@ def test_where_across_a_slice_leaves_entries_out_of_its_mean():
 
 
 def test_in_chains_and_sweeps():
-    """Members with their own traced numbers, a second stage, masks, decay: as one by one."""
+    """Members with their own traced numbers, a second stage, masks, decay: as if run alone."""
     w, targets = random_updates(1, 6)[0], random_updates(15, 6, seed=1)
 
     def train(b1, learning_rate):
@@ -666,7 +666,7 @@ def test_empty_leaves_pass(axes):
         assert np.isfinite(leaf).all()
 
 
-def test_nothing_at_all_passes():
+def test_empty_trees_pass():
     assert COARSE.update({}, COARSE.init({}))[0] == {}
     empty = predicted_squared_norm(2.0, np.zeros((0, 3)), learning_rate=0.1, weight_decay=0.0)
     assert empty.tolist() == [2.0]
@@ -778,7 +778,7 @@ def test_bad_arguments_say_what_would_be_right(call, error, message):
 
 
 def exact_squared_norm(initial, num_steps, learning_rate, weight_decay, square, radial):
-    """The parts of φ_N from ‖W_0‖², ‖u‖² and ⟨W, u⟩, which are constant: geometric series."""
+    """The parts of φ_N from constant ‖W_0‖², ‖u‖² and ⟨W, u⟩, which are geometric series."""
     delta, powers = 2 * weight_decay * learning_rate, num_steps
     if delta > 0:
         powers = np.exp(-delta) * np.expm1(-delta * num_steps) / np.expm1(-delta)
@@ -846,7 +846,7 @@ def spread(x):
 
 
 def norms(x):
-    """Both ways to ‖W‖², of ‖W_0‖², η, λ, W, two updates and two ⟨W, u⟩."""
+    """Both ways to ‖W‖², given ‖W_0‖², η, λ, W, two updates and two ⟨W, u⟩."""
     recorder = record_squared_norm(x[1], x[2])
     w, updates, radial = x[3:5], x[5:9].reshape(2, 2), x[9:]
 

@@ -232,7 +232,7 @@ def test_the_decay_at_fault_is_found(diagnose):
     assert "STABLE: " in text
 
 
-def test_what_a_search_finds_is_called_a_lower_bound(diagnose):
+def test_the_result_of_a_search_is_called_a_lower_bound(diagnose):
     code, text, _ = diagnose("--optimizer rmsprop --set momentum=.9 --steps 5")
     assert code == 0
     assert "STABLE AS FAR AS KNOWN" in text
@@ -346,7 +346,7 @@ def test_every_optimizer_of_the_figures_is_known(diagnose):
     assert "nadam" in cli.find_optimizers()
 
 
-def test_a_denominator_without_memory_is_infinite_at_once(diagnose):
+def test_without_memory_in_the_denominator_updates_are_infinite(diagnose):
     code, text, _ = diagnose("--optimizer adam --set b2=0 --steps 3")
     assert code == 1
     assert "Its update is infinite at once." in text
@@ -413,7 +413,7 @@ def test_a_closed_pipe_changes_nothing_and_says_nothing():
     assert (done.returncode, done.stderr) == (1, "")
 
 
-def test_a_full_disk_is_said_in_one_sentence():
+def test_a_full_disk_is_reported_in_one_sentence():
     if not Path("/dev/full").exists():
         pytest.skip("needs /dev/full")
     with open("/dev/full", "w") as full:

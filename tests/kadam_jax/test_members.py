@@ -91,7 +91,7 @@ def double(member):
 
 @pytest.fixture
 def collect():
-    """`gc.collect` of what the test makes: with all that other tests have made it takes long."""
+    """`gc.collect` of what the test makes: it would take long for everything from other tests."""
     gc.freeze()
     yield gc.collect
     gc.unfreeze()
@@ -276,7 +276,7 @@ def test_results_are_numpy_arrays_of_any_dtype():
 
 @pytest.mark.parametrize(("serial", "batching"), [({"cpu"}, "map"), (set(), "vmap")])
 @one_device_or_eight
-def test_auto_goes_by_the_devices_that_run(monkeypatch, mesh, serial, batching):
+def test_auto_depends_on_the_devices_that_run(monkeypatch, mesh, serial, batching):
     monkeypatch.setattr(members_module, "_SERIAL_PLATFORMS", serial)
     fn, traces = counting(double)
     sweep(fn, points(x=[1.0]), mesh=MESHES[mesh])
@@ -418,7 +418,7 @@ def outcome(call):
     """The numbers that a call gives, or the name of its error."""
     try:
         return jax.tree.map(np.asarray, call())
-    except ValueError as error:  # of which the error of a strict promotion is one
+    except ValueError as error:  # one of which is the error of a strict promotion
         return {type(error).__name__: np.zeros(0)}
 
 
@@ -609,7 +609,7 @@ def test_out_of_memory_names_bytes_and_a_chunk_size(monkeypatch, mesh, share, ba
     assert isinstance(info.value.__cause__, jax.errors.JaxRuntimeError)
     num_bytes = int(re.search(r"needs ([\d,]+) bytes", str(info.value))[1].replace(",", ""))
     exact = share * (1 + 1000) * 4
-    assert exact <= num_bytes <= exact + 4100  # XLA may keep one member's row besides
+    assert exact <= num_bytes <= exact + 4100  # XLA may keep one member's row as well
 
 
 @pytest.mark.parametrize(
@@ -704,7 +704,7 @@ def test_a_function_of_traced_values_is_refused(transform, batching, mesh, disab
         run(jnp.ones(2) if transform is jax.vmap else 1.0)
 
 
-def test_what_is_traced_is_refused_before_anything_is_computed():
+def test_traced_values_are_refused_before_anything_is_computed():
     computed = []
 
     def total(a):

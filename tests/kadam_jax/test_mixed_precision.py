@@ -53,7 +53,7 @@ def dtypes_of(tree):
 
 @pytest.mark.parametrize("multi_steps", [False, True])
 def test_updates_are_those_of_adamw_rounded_once(pairs, multi_steps):
-    """adamw has float32 gradients and parameters to work on: it is right to float32 rounding."""
+    """adamw gets float32 gradients and parameters, so it is right to float32 rounding."""
     values = np.random.default_rng(0).standard_normal((12, 4))
     gradients, params = pairs.gradients(values), pairs.params(values[0] + 3)
 
@@ -117,7 +117,7 @@ def test_all_of_a_small_decay_arrives(pairs, coupled):
 
 @pytest.mark.parametrize("coupled", [False, True])
 def test_a_mask_is_a_function_of_the_parameters_as_they_are(pairs, coupled):
-    """Decided by dtype, which float32 copies and gradients have another one of."""
+    """It decides by dtype, and float32 copies and gradients have other dtypes."""
     gradients = pairs.gradients(np.array([1, -1])) | {"none": None}
     params = pairs.params(np.full(2, 2.0)) | {"none": jnp.tanh}
     shown = []

@@ -176,7 +176,7 @@ def test_extra_arguments_pass_and_nothing_recompiles(gradients):
     assert isinstance(state[0], RecordDeadGradientsState)
 
 
-# A transformation, what of its state is compared, and what makes the whole of shards.
+# A transformation, what part of its state is compared, and what combines the shards' parts.
 RECORDING = {
     "max update": (record_max_update(4), ("max_update", "maxima"), jax.lax.pmax),
     "dead gradients": (record_dead_gradients(), ("zero_share", "dead_share"), jax.lax.pmean),
@@ -189,7 +189,7 @@ every_recording = pytest.mark.parametrize(
 
 
 @every_recording
-def test_what_shards_record_makes_up_the_whole(transformation, names, combine):
+def test_records_of_shards_make_up_the_whole(transformation, names, combine):
     """Inside shard_map and scan, whose types say over which axes of the mesh an array varies."""
     mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
 

@@ -74,7 +74,7 @@ def test_a_sign_or_a_phase_goes_through(x64, gradients):
         np.testing.assert_allclose(update, expected * factor / abs(factor), rtol=1e-12)
 
 
-def test_real_gradients_are_complex_ones_without_imaginary_part(gradients):
+def test_real_gradients_are_complex_with_no_imaginary_part(gradients):
     updates = jit_updates(USUAL, gradients.astype(np.complex64))
     np.testing.assert_allclose(updates, jit_updates(USUAL, gradients), rtol=1e-5, atol=1e-6)
 
@@ -148,7 +148,7 @@ def test_the_first_update_is_the_sign_of_the_gradient(k):
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize("b2", [0.9, 1 - 1e-6, 1 - 1e-9])
 def test_constant_gradients_give_signs_where_b2_rounds_to_one(k, b2):
-    """Scalars come from 1-b2, not from a rounded b2, which put u off by 6.6e-3 at 1-b2=1e-6."""
+    """Scalars come from 1-b2; from a rounded b2, u would be off by 6.6e-3 at 1-b2=1e-6."""
     gradients = np.broadcast_to(np.float32([3e-5, -700.0]), (300, 2))
     updates = jit_updates(scale_by_kadam(k, 0.9, b2, strategy="naive"), gradients)
     np.testing.assert_allclose(updates, np.broadcast_to([1.0, -1.0], (300, 2)), rtol=1e-4)

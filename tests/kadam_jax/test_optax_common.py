@@ -62,7 +62,7 @@ def test_sharding(k, weight_decay, name, monkeypatch):
     test(sharding.ShardingTest(name), kadam(1.0, k, weight_decay=weight_decay))
 
 
-def test_every_kind_of_their_tests_is_run():
+def test_every_kind_of_optaxs_tests_is_run():
     for case, rows in (
         (common.ContribTest, (ALONE,)),
         (sharding.ShardingTest, (SHARDED, "_replicated", "_sharded")),  # two that have no optimizer

@@ -263,7 +263,7 @@ def test_a_traced_k_is_an_error():
         jax.jit(lambda k: scale_by_kadam(k).init(jnp.ones(2)))(2)
 
 
-def test_what_would_go_wrong_silently_is_an_error():
+def test_arguments_that_would_fail_silently_raise_errors():
     state = scale_by_kadam(2).init(jnp.ones(2))
     with pytest.raises(ValueError, match="state must have k=3 stages, got 2"):
         scale_by_kadam(3).update(jnp.ones(2), state)

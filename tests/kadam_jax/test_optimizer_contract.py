@@ -1,4 +1,4 @@
-"""What optax asks of an optimizer, and what a training loop takes for granted."""
+"""Properties that optax or a training loop expects of an optimizer."""
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +51,7 @@ def quadratic(dtype):
 @stages
 @pytest.mark.parametrize("target", TARGETS)
 def test_it_finds_minima(k, target):
-    """At a constant rate more than one stage does not settle: it circles the minimum close by."""
+    """At a constant rate, more than one stage does not settle, but circles near the minimum."""
     loss, minimum, start = TARGETS[target]
     optimizer = kadam(1e-3, k)
 
@@ -234,7 +234,7 @@ def donating_step(optimizer):
 
 @stages
 def test_every_buffer_can_be_donated(k):
-    """No two arrays of a new state share memory, and a step takes all of it over."""
+    """No two arrays of a new state share memory, and a step reuses all of it."""
     optimizer, params = kadam(0.1, k), {"a": jnp.ones(4), "b": jnp.ones(4)}
     for init in (optimizer.init, jax.jit(optimizer.init)):
         buffers = jax.tree.leaves((params, init(params)))

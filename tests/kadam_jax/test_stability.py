@@ -56,7 +56,7 @@ def has_bound(pair, name):
 # Properties of the theory
 
 
-def test_the_gap_between_both_criteria_is_a_square(x64):
+def test_the_gap_between_the_two_criteria_is_a_square(x64):
     """β/γ² - 1 = C + (β-γ)²/(γ²β): so C > 0 implies γ² < β."""
     b1, b2 = DECAYS
     c = np.array(stability.stability_coefficient(b1, b2))
@@ -470,7 +470,7 @@ def test_dtype_follows_the_decays(x64):
         assert stability.exact_max_update_bound(3, 0.9, np.float64(0.999)).dtype == jnp.float32
 
 
-# Derivatives and rounding, next to what vanishes
+# Derivatives and rounding, close to differences that vanish
 
 FORMS = {
     "exact": (stability.exact_max_update_bound, reference.exact_terms),
@@ -489,7 +489,7 @@ STEP_ORDERS = [(1, 0, 0), (1, 1, 0), (1, 0, 1), (2, 0, 0)]
 def pairs_next_to_boundaries(dtype):
     """Decays off both boundaries, on them, and at distances from 1e-1 to 1e-16 on either side.
 
-    Those that are not close are float32 numbers, of which both precisions share the reference.
+    Those that are not close are float32 numbers, for which both precisions share the reference.
     """
     single = np.float32
     pairs = [
@@ -550,7 +550,7 @@ def vanishing(form, b1, b2):
 
 
 def rounding_scale(terms, point, order):
-    """The size of what is added up in a derivative, powers' own derivatives included."""
+    """The size of a derivative's terms, with those of powers."""
     _, scale = reference.derivative(terms, point, order)
     for i in (-2, -1):
         if order[i] and point[i]:
@@ -576,7 +576,8 @@ def test_derivatives_at_ends_and_next_to_boundaries(form, precision):
         points, np.array(values), np.array(step_values), strict=True
     ):
         step, b1, b2 = point
-        # What vanishes on the boundary, over the terms that cancel: it keeps 20 bits or all.
+        # The difference that vanishes on the boundary keeps 20 bits, or all, of the terms that
+        # cancel.
         left = abs(vanishing(form, b1, b2))
         lost = eps / left if left > 2**20 * eps else 0
         compared = list(zip(ORDERS, value, strict=True))
@@ -879,7 +880,7 @@ def test_unknown_choices_are_listed():
         stability.normal_curve(0.9, 0.999, 3, direction="up")
 
 
-def test_curves_want_concrete_finite_values():
+def test_curves_need_concrete_finite_values():
     for c in (np.inf, np.nan):
         with pytest.raises(ValueError, match="c must be finite"):
             stability.level_curve(c, 3)

@@ -99,7 +99,7 @@ def test_injected_defaults_need_no_parameters_until_traced():
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
-def test_the_states_of_a_chain_of_single_stages_go_on(k):
+def test_states_of_a_chain_of_single_stages_can_be_continued(k):
     ours, single = scale_by_kadam(k, (0.9,) * k, (0.99,) * k), scale_by_adaptive_normalization
     chain = optax.chain(*[single(0.9, 0.99) for _ in range(k)])
     _, of_chain, _ = run(chain, chain.init(PARAMS), PARAMS, range(3))
@@ -163,7 +163,7 @@ def test_a_float_in_the_place_of_k_is_taken_for_b1():
 
 
 def assert_goes_on_as(theirs, ours, state, params, rtol=3e-5, atol=3e-8):
-    """Both from `state`, which is theirs: to float32's rounding of optax's 1 - 0.999^n."""
+    """Both continue from `state`, and agree to float32's rounding of optax's 1 - 0.999^n."""
     converted = convert_adam_state(state, like=ours.init(params))
     assert jax.tree.structure(converted) == jax.tree.structure(ours.init(params))
     expected, after, expected_updates = run(theirs, state, params, range(10, 18))
@@ -219,14 +219,14 @@ def test_adam_continues_as_kadam_and_back(x64, theirs, ours):
     assert_goes_on_as(theirs, ours, state, params, rtol=1e-11, atol=1e-14)
 
 
-def test_a_narrow_mu_goes_on_and_back():
+def test_a_narrow_mu_converts_there_and_back():
     narrow = dict(mu_dtype=jnp.bfloat16)
     theirs, ours = optax.adamw(1e-3, **narrow), kadam(1e-3, **ADAMW, **narrow)
     params, state, _ = run(theirs, theirs.init(PARAMS), PARAMS, range(6))
     assert_goes_on_as(theirs, ours, state, params, rtol=2e-2, atol=1e-3)
 
 
-def test_complex_parameters_go_on_and_back():
+def test_complex_parameters_convert_there_and_back():
     params = {"z": jnp.array([1 + 2j, -3j])}
     theirs = optax.adamw(1e-3)
     params, state, _ = run(theirs, theirs.init(params), params, range(6))
@@ -236,7 +236,7 @@ def test_complex_parameters_go_on_and_back():
 
 
 def test_bfloat16_moments_become_float32_ones_and_back():
-    """optax.adamw has them in the parameters' dtype, kadam in float32: they part from there on."""
+    """optax.adamw has them in the parameters' dtype, kadam in float32: they differ after that."""
     params = jax.tree.map(lambda p: p.astype(jnp.bfloat16), PARAMS)
     theirs, ours = optax.adamw(1e-3), kadam(1e-3, **ADAMW)
     params, state, _ = run(theirs, theirs.init(params), params, range(6))
@@ -247,7 +247,7 @@ def test_bfloat16_moments_become_float32_ones_and_back():
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=2**-7), back, state)
 
 
-def test_an_orbax_checkpoint_of_adamw_goes_on(tmp_path):
+def test_an_orbax_checkpoint_of_adamw_can_be_continued(tmp_path):
     theirs, ours = optax.adamw(LADDER), kadam(LADDER, **ADAMW)
     params, state, _ = run(theirs, theirs.init(PARAMS), PARAMS, range(6))
     with ocp.StandardCheckpointer() as checkpointer:
@@ -258,7 +258,7 @@ def test_an_orbax_checkpoint_of_adamw_goes_on(tmp_path):
     assert_goes_on_as(theirs, ours, restored, params)
 
 
-def test_a_flax_checkpoint_of_adamw_goes_on():
+def test_a_flax_checkpoint_of_adamw_can_be_continued():
     theirs, ours = optax.adamw(1e-3), kadam(1e-3, **ADAMW)
     params, state, _ = run(theirs, theirs.init(PARAMS), PARAMS, range(6))
     restored = serialization.from_bytes(theirs.init(PARAMS), serialization.to_bytes(state))
@@ -288,6 +288,6 @@ def test_abstract_states_are_converted():
     ],
     ids=lambda _: "",
 )
-def test_what_does_not_fit_is_refused(state, like):
+def test_a_state_that_does_not_fit_is_refused(state, like):
     with pytest.raises(ValueError, match=r"state must have leaves.*k = 1"):
         convert_adam_state(state.init(PARAMS), like=like.init(PARAMS))

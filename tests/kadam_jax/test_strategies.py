@@ -119,7 +119,7 @@ def test_numpy_integers_are_ints():
     assert per_stage_decays(0.9, 0.999, np.int64(2)) == per_stage_decays(0.9, 0.999, 2)
 
 
-def test_an_unknown_strategy_names_those_there_are():
+def test_an_unknown_strategy_is_answered_with_the_known_ones():
     with pytest.raises(ValueError, match="inverse_exp, exp, scaled, naive, root, got 'linear'"):
         per_stage_decays(0.9, 0.999, 2, "linear")
     with pytest.raises(ValueError, match=r"b1 must be in \[0, 1\), got 2.0"):

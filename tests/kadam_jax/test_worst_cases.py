@@ -166,7 +166,7 @@ def test_all_steps_at_once_give_each_steps_supremum(name):
 
 
 def switching(other, at):
-    """Return Adam, but for one step, whose update is that of another optimizer."""
+    """Return Adam, except that the update of one step is another optimizer's."""
     pair = optax.adam(1.0), other
 
     def update(gradient, state, params=None):
@@ -197,7 +197,7 @@ def test_travel_needs_no_epsilon_and_has_steps_that_do_not_move():
     assert inside == pytest.approx(outside, rel=1e-6)
 
 
-def test_a_supremum_without_bound_has_gradients_that_go_far():
+def test_an_infinite_supremum_has_gradients_that_go_far():
     result = worst_case(optax.adam(1.0, b2=0.0), 8)
     assert (result.supremum, result.exact) == (math.inf, True)
     assert 1e100 < result.attained < math.inf
@@ -442,7 +442,7 @@ def test_traced_numbers_are_named(ask, name):
         ),
     ],
 )
-def test_refuses_what_it_cannot_answer(function, arguments, options, error, words):
+def test_questions_without_an_answer_are_refused(function, arguments, options, error, words):
     with pytest.raises(error, match=words):
         function(*arguments, **options)
 
@@ -459,5 +459,5 @@ def test_travel_is_refused_without_an_exact_supremum():
         max_travel((0.9, 1.0), 1.0, 5)
 
 
-def test_face_has_every_function():
+def test_the_package_exports_every_function():
     assert set(sys.modules["kadam_jax.worst_cases"].__all__) <= set(kadam_jax.__all__)

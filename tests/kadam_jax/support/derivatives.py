@@ -7,12 +7,12 @@ import numpy as np
 UNFUSED = {"xla_disable_hlo_passes": "fusion", "xla_cpu_use_fusion_emitters": True}
 """Fusion writes factors that derivatives share out many times over, and compiles for minutes.
 
-Without it, what XLA compiles without the emitters that tests/conftest.py turns off is wrong.
+Without fusion, XLA needs the emitters that tests/conftest.py turns off: else its code is wrong.
 """
 
 
 def check_derivatives(f, points, *, step=1e-4, rtol=1e-5, low=2e-3, twice=(64, 32)):
-    """Check a scalar function of a vector in float64, in several modes, in float32 within `low`.
+    """Check a scalar function of a vector in float64 in several modes, and in float32 within `low`.
 
     `twice` has the precisions in which second derivatives are taken, which compile slowly.
 
@@ -39,7 +39,7 @@ def check_derivatives(f, points, *, step=1e-4, rtol=1e-5, low=2e-3, twice=(64, 3
         return {"forward": jax.jacfwd(f)(x), "reverse": jax.grad(f)(x)}
 
     def second(x):
-        """As `first`; the gradient is the one of which the second derivatives are taken."""
+        """As `first`, for a gradient, whose derivatives are the second ones."""
         along = jax.vmap(lambda move: jax.jvp(jax.grad(f), (x,), (move,)), out_axes=(None, 0))
         slope, curvature = along(jnp.eye(num, dtype=x.dtype))
         return {"forward": jax.jacfwd(f)(x), "reverse": slope, "second order": curvature}

@@ -10,7 +10,7 @@ from kadam_jax.normalization import ScaleByAdaptiveNormalizationState
 
 
 def feed(optimizer, gradients, params=None):
-    """Run over the leading axis of `gradients`; the parameters, updates and states of every step.
+    """Scan the leading axis of `gradients`; return every step's parameters, updates and states.
 
     Without `params` the optimizer gets none, and the returned ones start at 0.
     """
@@ -29,7 +29,7 @@ _jitted = partial(jax.jit, static_argnums=0)(feed)
 
 
 def jit_feed(*args):
-    """`feed` as one program; NumPy arrays, on which nothing has to be compiled."""
+    """`feed` as one program, for NumPy arrays, on which nothing has to be compiled."""
     return jax.device_get(_jitted(*args))
 
 
@@ -39,7 +39,7 @@ def jit_updates(optimizer, gradients):
 
 
 def stages_of(state):
-    """The states of the stages, wherever they are in that of an optimizer of arrays or dicts."""
+    """The states of the stages, wherever they are in an optimizer's state for arrays or dicts."""
     nodes = [node for node in jax.tree.leaves(state, is_leaf=_is_stage) if _is_stage(node)]
     return [stage for node in nodes for stage in _split(node)]
 

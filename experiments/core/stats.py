@@ -316,7 +316,7 @@ def number(
 
     Args:
       estimates: One, or as deeply nested sequences as there are `dims`.
-      long_name: What they are.
+      long_name: Their label.
       units: Their units.
       dims: Other dimensions.
 

@@ -42,8 +42,8 @@ class Images:
     Attributes:
       pixels: (num_images, 32, 32, 3), uint8.
       labels: (num_images,), int32.
-      mean: What is subtracted from a channel's pixels, (3,), float32.
-      std: What they are then divided by, (3,), float32.
+      mean: The number subtracted from each channel's pixels, (3,), float32.
+      std: The number that they are then divided by, (3,), float32.
     """
 
     pixels: np.ndarray

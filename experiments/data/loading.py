@@ -48,7 +48,7 @@ class Data:
       sha256: Hash of all its content; a position saved for other data is refused.
       train: The training split.
       heldout: The splits that are never trained on: "validation" and "test".
-      info: What a task needs to know: vocab_size, num_classes, num_tokens, ...
+      info: Facts that a task needs: vocab_size, num_classes, num_tokens, ...
     """
 
     name: str

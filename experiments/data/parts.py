@@ -121,7 +121,7 @@ def documents(path: Path, advance: Advance = lambda units: None) -> Iterator[str
                 if len(line) > LONGEST_LINE:
                     raise ValueError(f"it has more than {LONGEST_LINE} bytes")
                 if line.strip():
-                    # JSON may escape half a character, which UTF-8 cannot encode.
+                    # JSON may escape half of a surrogate pair, which UTF-8 cannot encode.
                     yield json.loads(line)["text"].encode(errors="replace").decode()
                 advance(packed.tell() // BLOCK - done)
                 done = packed.tell() // BLOCK

@@ -33,7 +33,7 @@ class Tokenizer:
 def _gpt2() -> tiktoken.Encoding:
     try:
         return tiktoken.get_encoding("gpt2")
-    except (OSError, ValueError) as error:  # no network, or a network that answers something else
+    except (OSError, ValueError) as error:  # no network, or one that sends something else
         raise Failed(
             "GPT-2's vocabulary is not in tiktoken's cache and cannot be downloaded: run once with "
             "a network, or set TIKTOKEN_CACHE_DIR to a folder that was filled on another machine "

@@ -1,4 +1,4 @@
-"""What grain does without our `Batches`: each test is the reason for one of its guards."""
+"""Grain without our `Batches`: each test is the reason for one of its guards."""
 
 import os
 import signal

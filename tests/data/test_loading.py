@@ -50,7 +50,7 @@ def test_every_example_comes_once_per_epoch(length, batch_size):
 
 
 def test_seeds_and_epochs_have_different_orders():
-    """Orders are not shifted ones either: epoch 1 of a seed is not epoch 0 of the next."""
+    """Nor are orders shifts of each other: epoch 1 of a seed is not epoch 0 of the next."""
     streams = [np.concatenate(take(3, 50, batch_size=50, seed=seed)) for seed in range(3)]
     epochs = np.concatenate([stream.reshape(3, 50) for stream in streams])
     assert len(np.unique(epochs, axis=0)) == 9
@@ -192,7 +192,7 @@ def test_the_weighted_mean_over_held_out_batches_is_the_mean(length, batch_size,
     np.testing.assert_allclose(total / weight, source.mean(0), rtol=1e-12)
 
 
-def test_held_out_batches_keep_order_and_are_equally_many():
+def test_held_out_batches_keep_their_order_and_number():
     shares = [
         list(heldout_batches(np.arange(5), 4, process_index=index, process_count=2))
         for index in range(2)

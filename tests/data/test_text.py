@@ -67,7 +67,7 @@ def test_tokens_come_back_from_disk_unchanged(tmp_path, vocab_size):
 
 
 @pytest.mark.parametrize("wrong", [-1, 256, 2**40])
-def test_ids_that_do_not_fit_are_refused_and_nothing_is_left(tmp_path, wrong):
+def test_ids_that_do_not_fit_are_refused_and_leave_nothing(tmp_path, wrong):
     blocks = {"train": [np.arange(9), np.array([3, wrong])]}
     with pytest.raises(Failed, match=rf"{wrong}.* do not fit a vocabulary of 256"):
         write_tokens(tmp_path / "t", blocks, 256)
@@ -431,7 +431,7 @@ def no_file(request, tmp_path, monkeypatch):
     return path
 
 
-def test_what_is_not_a_file_is_not_a_corpus(no_file, tmp_path):
+def test_a_path_that_is_not_a_file_is_not_a_corpus(no_file, tmp_path):
     (tmp_path / "a.txt").write_text(TEXT * 50)
     wanted = [str(no_file)] if no_file.is_dir() else [str(no_file), "*"]
     for source in wanted:  # a pattern's folders are passed over
@@ -439,7 +439,7 @@ def test_what_is_not_a_file_is_not_a_corpus(no_file, tmp_path):
             load_text(source, context=4, cache=tmp_path / "cache")
 
 
-def test_what_is_not_a_file_has_no_images(no_file, tmp_path):
+def test_a_path_that_is_not_a_file_has_no_images(no_file, tmp_path):
     if not no_file.is_dir():
         with pytest.raises(Failed, match=r"thing.json.gz is not a file"):
             load_images(str(no_file), cache=tmp_path / "cache")

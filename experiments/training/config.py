@@ -27,7 +27,7 @@ class TrainingConfig(FigureConfig):
     """The fields shared by figures that train nanoGPT members.
 
     Attributes:
-      corpus: Where the bytes come from: "embedded" is CPython's own documentation.
+      corpus: The source of the bytes: "embedded" is CPython's own documentation.
       model: The network; if its vocabulary is larger than the corpus's, some rows get no gradient.
       batch: Sequences in a batch.
       num_steps: Optimizer steps of every member.
@@ -62,7 +62,7 @@ class TrainingConfig(FigureConfig):
 
 
 def check_schedule(config: FigureConfig) -> None:
-    """Raise ConfigError for a warm-up or a cosine that a run cannot have."""
+    """Raise ConfigError for a warm-up or a cosine that does not fit a run."""
     if not config.learning_rate > 0:
         raise ConfigError(f"learning_rate must be above 0, got {config.learning_rate}")
     if not 0 <= config.warmup_steps < config.num_steps:

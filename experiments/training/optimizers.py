@@ -180,7 +180,7 @@ def make_optimizer(
 def strategy_decays(
     k: int, strategy: str, b1: float = USUAL["b1"], b2: float = USUAL["b2"]
 ) -> dict[str, float]:
-    """Return `b1` and `b2` of every stage, from Adam's by one of the paper's strategies (§4.3).
+    """Return every stage's `b1` and `b2`, which a strategy of the paper derives from Adam's (§4.3).
 
     >>> {name: round(decay, 5) for name, decay in strategy_decays(2, "inverse_exp").items()}
     {'b1': 0.68377, 'b2': 0.96838}

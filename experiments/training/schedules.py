@@ -39,4 +39,4 @@ SCHEDULES: Mapping[str, Callable[..., optax.Schedule]] = {
     "constant": warmup_constant,
     "cosine": warmup_cosine,
 }
-"""The schedules, named by what follows the warm-up."""
+"""The schedules, named after the part that follows the warm-up."""

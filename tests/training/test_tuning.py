@@ -11,7 +11,7 @@ SHAPE = (40, 12)
 
 
 def tables(kind):
-    """Return validation (rows, candidates, seeds), with ties or with values not finite."""
+    """Return validation (rows, candidates, seeds), with ties or with values that are not finite."""
     random = np.random.default_rng(0)
     validation = random.integers(0, 3, (*SHAPE, 3)) / 10
     loss = random.normal(size=(*SHAPE, 3))

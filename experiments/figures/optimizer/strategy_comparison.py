@@ -111,11 +111,11 @@ def compare(
     Args:
       config: Has the fields of `ComparisonConfig`.
       run: The figure's run.
-      trial: What is trained.
+      trial: The training that is compared.
       schedule: Multiplies every learning rate.
 
     Returns:
-      The results of `trial` over arm, decay, weight_decay and rate, with what was chosen from
+      The results of `trial` over arm, decay, weight_decay and rate, with the choices made from
       these, `chosen_decay`, `chosen_weight_decay` and `chosen_rate`, and `rate_at_edge`, whether
       that is the first or the last rate, beyond which the arm might be better; then the results of
       what was chosen with fresh seeds, over arm and seed.

@@ -55,7 +55,7 @@ BOUNDS = {
     "log_exact_bound": ("ln of the supremum over all gradient sequences", "ln(learning rate)"),
     "log_paper_bound": ("ln of Theorem 1's bound", "ln(learning rate)"),
 }
-"""long_name and units of what `train` and `theory` return."""
+"""long_name and units of the results of `train` and `theory`."""
 
 
 def check_slopes(config: Any) -> None:

@@ -129,7 +129,7 @@ def trained(name, setting, seed, steps=CONFIG.num_steps, warmup=CONFIG.warmup_st
 
 
 def chosen_rate(name, setting, rates, losses, *steps):
-    """Choose among the two of three rates that are best with one seed, with all tuning seeds."""
+    """Choose with all tuning seeds between the two of three rates that are best with one."""
     setting, means = np.array(setting, float), {}
     for place in np.flatnonzero(losses < losses.max()):
         setting[4] = rates[place]
@@ -150,7 +150,7 @@ def test_members_are_trained_as_labeled(data, name):
     np.testing.assert_allclose(data.test.sel(arm=arm, seed=4), expected, rtol=1e-4)
 
 
-def test_both_optimizers_get_equally_many_members(data):
+def test_both_optimizers_get_the_same_number_of_members(data):
     assert data.validation.notnull().all()
     assert data.finalist_validation.notnull().all()
     assert data.sizes["member"] == CONFIG.num_searched + CONFIG.num_refined

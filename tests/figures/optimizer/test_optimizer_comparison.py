@@ -63,7 +63,7 @@ def test_the_tested_setting_has_the_lowest_validation_loss(data, name):
         np.testing.assert_allclose(arm.test.sel(seed=seed), expected, rtol=1e-5)
 
 
-def test_every_optimizer_gets_equally_many_members(data):
+def test_every_optimizer_gets_the_same_number_of_members(data):
     for losses, number in (("validation", 10), ("finalist_validation", SMALL.num_finalists)):
         trained = data[losses].notnull().groupby("optimizer").sum(...)
         assert set(trained.values.tolist()) == {number}
@@ -313,9 +313,9 @@ CONTRACT = Contract(
         {"optimizers": ("adamw", "kadam", "adam")},
         {"ks": ()},
         {"ks": (1, 2)},
-        ({"ks": (2, 3)}, "equally many tuning members.*adamw 2 x 5.*kadam 2 x 10"),
-        (grid("adamw", (1.0, 2.0, 4.0), ADAM_ROWS), "equally many tuning members.*adamw 3 x 5"),
-        (grid("adamw", (1.0, 2.0), ADAM_ROWS[1:]), "equally many tuning members.*adamw 2 x 4"),
+        ({"ks": (2, 3)}, "same number of tuning members.*adamw 2 x 5.*kadam 2 x 10"),
+        (grid("adamw", (1.0, 2.0, 4.0), ADAM_ROWS), "same number of tuning members.*adamw 3 x 5"),
+        (grid("adamw", (1.0, 2.0), ADAM_ROWS[1:]), "same number of tuning members.*adamw 2 x 4"),
         (grid("adamw", (1.0, 0.5), ADAM_ROWS), "grids.adamw.rates"),
         (grid("adamw", (1.0, 2.0), (*ADAM_ROWS[1:], (0.9, 1.0, 0.0))), "grids.adamw.settings"),
         (grid("kadam", (0.5, 1.0), ADAM_ROWS), "grids.kadam.settings"),

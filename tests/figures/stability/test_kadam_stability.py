@@ -151,7 +151,7 @@ def test_members_stay_within_the_last_stages_bound(data):
     np.testing.assert_allclose(data.max_update.isel(step=0), 1, rtol=1e-6)
 
 
-def test_runs_with_different_k_start_alike_and_part_ways(data):
+def test_runs_with_different_k_start_alike_and_then_differ(data):
     loss = data.loss
     np.testing.assert_allclose(loss.isel(step=0), loss.isel(step=0, k=[0, 0, 0]), rtol=1e-6)
     for k in (2, 3):

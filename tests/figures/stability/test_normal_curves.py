@@ -11,7 +11,7 @@ from tests.figures.stability.runs import SMALL, assert_losses_sound
 CONFIG = Config(**SMALL)
 
 
-def test_test_losses_start_alike_and_part(data):
+def test_test_losses_start_alike_and_then_differ(data):
     assert_losses_sound(data)
 
 

@@ -132,8 +132,8 @@ def analyze(
     Args:
       config: The configuration, which determines the members.
       leaves: The array that holds each drawn parameter.
-      by_rate: What `flow_distances` returns for `config.flows` with the discrete run as the center,
-        each (num_rates, num_seeds, num_processes, ...).
+      by_rate: The result of `flow_distances` for `config.flows` with the discrete run as the
+        center, each (num_rates, num_seeds, num_processes, ...).
       by_solver: The same for `config.solvers` with the reference as the center, one learning rate.
     """
     steps = np.array(

@@ -27,7 +27,7 @@ NONE = -1
 
 @dataclass(frozen=True)
 class Config(FigureConfig):
-    """What is drawn.
+    """The network that is drawn.
 
     Attributes:
       model: The network.

@@ -88,7 +88,7 @@ def member(config: Config, task: Task) -> Callable[[Mapping], dict[str, jax.Arra
     """Return a member function that does the three runs in step.
 
     Args:
-      config: The configuration of the optimizer and of what is kept.
+      config: The configuration of the optimizer, and of the values that are kept.
       task: The training task.
 
     Returns:
@@ -169,7 +169,7 @@ def analyze(config: Config, trained: Mapping[str, np.ndarray]) -> xr.Dataset:
 
     Args:
       config: The configuration, which determines the seeds.
-      trained: What `member`'s function returns, seeds first.
+      trained: The result of `member`'s function, seeds first.
 
     Returns:
       The figure's dataset.

@@ -188,7 +188,7 @@ PRODUCTS = {
     "growth": "η‖u_n‖²",
     "radial": "-2⟨W_n, u_n⟩",
 }
-"""The label of what is recorded at each step."""
+"""The label of each quantity that is recorded at every step."""
 STEP = ("optimizer steps done before, n", "step")
 
 
@@ -201,7 +201,7 @@ def analyze(
 
     Args:
       config: The configuration, which determines the networks.
-      trained: For each network, what `member`'s function returns, seeds first.
+      trained: For each network, the result of `member`'s function, seeds first.
       exact: The same for the short run.
 
     Returns:

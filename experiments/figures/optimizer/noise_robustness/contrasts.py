@@ -80,7 +80,7 @@ def contrast(run: xr.Dataset, weights: xr.DataArray, sides: xr.DataArray | None 
     Args:
       run: Has `test` (condition, k, seed) and `rate_at_edge` (condition, k).
       weights: Weights over condition and k; a run without a weight may have diverged.
-      sides: The same signs for all candidates, if weights are those of what was chosen.
+      sides: The same signs for all candidates, if weights are those of a choice.
     """
     used, at_edge = weights != 0, run.rate_at_edge
     sides = weights if sides is None else sides

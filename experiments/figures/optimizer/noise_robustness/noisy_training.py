@@ -31,7 +31,7 @@ def add_relative_noise(level: ArrayLike, key: jax.Array) -> optax.GradientTransf
     """Add normal noise as large as the gradient times a level; put this before an optimizer.
 
     ĝ = g + level ‖g‖/√N z with z ~ N(0, 1) for each of the N entries. `optax.add_noise` sets the
-    noise's own variance, and noise that is small next to an early gradient buries a late one;
+    noise's own variance, and noise that is small compared with an early gradient buries a late one;
     k-Adam does not see its gradients' scale, so its steps depend on the ratio.
 
     Args:
@@ -84,7 +84,7 @@ def ngram_task(
         are the same at any share.
 
     Returns:
-      The task; its batches are (batch, context + 1) tokens, of which the last one is the label.
+      The task; its batches are (batch, context + 1) tokens, and the last one is the label.
 
     Raises:
       ConfigError: As for `check_corpus`.

@@ -141,7 +141,7 @@ def analyze(config: Config, validation: np.ndarray, test: np.ndarray) -> xr.Data
     """Compute the figure's dataset.
 
     Args:
-      config: What was trained.
+      config: The configuration that was trained.
       validation: Validation loss, mean over the tuning seeds, (condition, k, rate).
       test: Test loss of fresh seeds with the chosen rates, (condition, k, seed).
 

@@ -12,13 +12,13 @@ from experiments.training.tuning import lowest
 
 
 def analyze(data: xr.Dataset) -> xr.Dataset:
-    """Compute the figure's dataset from what was trained.
+    """Compute the figure's dataset from the trained arms.
 
     Args:
       data: Over arm, setting and place along the rates; `test` over arm and seed.
 
     Returns:
-      The data with what was picked, whether that is at an end of what was tried, means over fresh
+      The data with each arm's pick, whether it is at an end of what was tried, means over fresh
       seeds, gains over AdamW, and Holm's p-values for the family of all gains.
     """
     data = data.assign_coords(coordinates(axis=(list(AXES), "what is tuned")))

@@ -54,7 +54,7 @@ class Config(TunedConfig, ContendersConfig):
     Attributes:
       optimizers: The optimizers compared, always including "adamw" and "kadam".
       ks: Numbers of stages of k-Adam, 2 or 3, each with every strategy.
-      grids: What each optimizer is tuned over, first with one seed.
+      grids: The settings that each optimizer is tuned over, first with one seed.
       num_finalists: How many of each optimizer's best are trained with all tuning seeds; for
         k-Adam, the same number from each arm.
     """
@@ -118,7 +118,7 @@ class Config(TunedConfig, ContendersConfig):
             for name in names
         }
         rule = (
-            "grids must give every optimizer equally many tuning members, rates x settings "
+            "grids must give every optimizer the same number of tuning members, rates x settings "
             "(k-Adam: strategies of all ks)"
         )
         found = ", ".join(f"{name} {rates} x {rows}" for name, (rates, rows) in sizes.items())

@@ -33,7 +33,7 @@ def noise_response(
       k: Number of stages.
       b1: γ of every stage; may be traced.
       b2: β of every stage; may be traced.
-      num_steps: Optimizer steps, of which the second half, N steps, is measured.
+      num_steps: Optimizer steps; the second half, N steps, is measured.
       num_entries: Entries of the gradient; ⟨⟩ is the mean over them.
 
     Returns:

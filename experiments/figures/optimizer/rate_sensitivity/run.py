@@ -39,7 +39,7 @@ class Config(ContendersConfig):
       num_rates: Number of rates of each arm.
       factor: Ratio of one rate to the one before.
       tolerance: Nats per token above the lowest loss that a basin includes.
-      noise_steps: Steps on noise, the second half of which is measured.
+      noise_steps: Steps on noise; the second half is measured.
       noise_entries: Entries of the noise gradient.
     """
 

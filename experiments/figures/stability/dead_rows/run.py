@@ -75,7 +75,7 @@ class Config(TrainingConfig):
 
 
 class Arm(NamedTuple):
-    """What is trained."""
+    """An arm that is trained."""
 
     optimizer: str
     slow: float

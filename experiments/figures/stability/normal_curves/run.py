@@ -1,6 +1,6 @@
 """Test loss along two normal curves: what C says about generalization (Figs. 4 and 12).
 
-Along a normal curve C is monotone, and so are β and γ. What is tested is therefore the order of the
+Along a normal curve C is monotone, and so are β and γ. The claims therefore test the order of the
 points, not C against other functions of them.
 """
 

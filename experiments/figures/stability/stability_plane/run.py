@@ -19,7 +19,7 @@ from kadam_jax import exact_growth_rate, level_curve, normal_curve, stability_co
 
 @dataclass(frozen=True)
 class Config(FigureConfig):
-    """What is drawn and checked in the plane.
+    """The curves that are drawn, and the points that are checked.
 
     Attributes:
       num_grid: Points on each side of the grid that the claims are checked on.

@@ -6,6 +6,7 @@ in its line under `Attributes:`; `python -m experiments run NAME --help` prints 
 
 import contextlib
 import dataclasses
+import difflib
 import hashlib
 import itertools
 import json
@@ -60,7 +61,7 @@ def check_rising(**fields: Sequence[float]) -> None:
 
 
 def check_ks(ks: Sequence[int]) -> None:
-    """Raise ConfigError unless these are Adam's 1 and larger, rising numbers of stages."""
+    """Raise ConfigError unless numbers of stages begin with Adam's 1 and rise."""
     holds = ks[:1] == (1,) and len(ks) >= 2 and rises(*ks)
     require(holds, "ks must be 1 followed by larger integers in increasing order", ks)
 
@@ -106,10 +107,11 @@ def override(config: ConfigT, assignments: Sequence[str], prog: str = "--set") -
       A new configuration of the same class.
 
     Raises:
-      SystemExit: With code 2, after a message on stderr that names the field and, for an unknown
-        field, similar names.
-      ConfigError: If a number is not finite (comparisons would let it through), an integer is too
-        large for an array's size, or a text is not a field or not a value.
+      SystemExit: With code 2, after a message on stderr that names the field whose value does not
+        have its type.
+      ConfigError: If a field is unknown (the message names a similar one), a number is not finite
+        (comparisons would let it through), an integer is too large for an array's size, or a text
+        is not a field or not a value.
 
     >>> from experiments.training.config import TrainingConfig
     >>> override(TrainingConfig(), ["eps=1e-8", "model.width=64", "model.num_heads=1"]).model.width
@@ -118,7 +120,8 @@ def override(config: ConfigT, assignments: Sequence[str], prog: str = "--set") -
     arguments = []
     for assignment in assignments:
         field, _, value = assignment.partition("=")
-        arguments += [f"--{_checked_field(field, assignment)}", *_words(config, field, value)]
+        _check_field(config, field, assignment)
+        arguments += [f"--{field}", *_words(config, field, value)]
     parsed = _parse(config, arguments, prog)
     for name, (value, _) in changes(parsed, config).items():
         for number in _numbers(value):
@@ -131,11 +134,14 @@ def override(config: ConfigT, assignments: Sequence[str], prog: str = "--set") -
     return parsed
 
 
-def _checked_field(field: str, assignment: str) -> str:
-    """Return the field if it looks like one; tyro's own flags would print tyro's help."""
-    if not re.fullmatch(r"[A-Za-z_][\w.-]*", field, re.ASCII) or field in ("help", "h"):
+def _check_field(config: Any, field: str, assignment: str) -> None:
+    """Raise ConfigError unless `config` has the field; tyro would call it `--FIELD`."""
+    if not re.fullmatch(r"[A-Za-z_][\w.-]*", field, re.ASCII):
         raise ConfigError(f"--set {assignment!r}: write the name of a field, =, and its value")
-    return field
+    if field not in (fields := flatten(config)):
+        near = difflib.get_close_matches(field, fields, n=1)
+        hint = f"did you mean {near[0]}?" if near else "--help lists all fields"
+        raise ConfigError(f"--set {assignment!r}: {field} is not a field; {hint}")
 
 
 def _numbers(value: Any) -> Iterator[float]:
@@ -162,10 +168,7 @@ def _parse(config: ConfigT, arguments: Sequence[str], prog: str) -> ConfigT:
 
 def _words(config: Any, field: str, value: str) -> list[str]:
     """Convert `value` to tyro's form: a tuple's items as separate words, booleans capitalized."""
-    try:
-        is_tuple = isinstance(get(config, field), tuple)
-    except AttributeError:
-        is_tuple = False  # tyro reports the unknown field
+    is_tuple = isinstance(get(config, field), tuple)
     words = value.replace(",", " ").split() if is_tuple else [value]
     for word in words:
         if (word.startswith("-") and not _is_number(word)) or not _is_utf8(word):

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from experiments.core import plot as plotting
 from experiments.core import store as results
 from experiments.core.config import difference, digest, override, shortfalls, to_json
+from experiments.core.errors import ConfigError
 from experiments.core.run import Run
 from experiments.core.store import (
     SCHEMA,
@@ -123,7 +124,7 @@ def damaged(content):
     yield from (content[:end] for end in range(0, len(content), 13))
 
 
-def test_every_flipped_bit_and_cut_of_a_chunk_is_detected(tmp_path):
+def test_every_flipped_bit_and_truncated_chunk_is_detected(tmp_path):
     store = ChunkStore(tmp_path)
     store.save("adam", 0, {"a": np.linspace(0, 1, 3), "b": np.float32(1)})
     path = store.path("adam", 0)
@@ -308,8 +309,6 @@ def test_tuples_are_overridden_by_commas_or_spaces():
 @pytest.mark.parametrize(
     ("assignment", "words"),
     [
-        ("learning_rat=1", ["learning_rat", "learning-rate"]),
-        ("model.widht=1", ["model.widht", "model.width"]),
         ("num_steps=2.5", ["num-steps", "2.5"]),
         ("eps=tiny", ["eps", "tiny"]),
         ("eps=-1", ["eps must be finite and not negative"]),
@@ -325,6 +324,14 @@ def test_a_bad_assignment_is_refused_with_the_remedy(capsys, assignment, words):
     assert stop.value.code == 2
     message = " ".join(capsys.readouterr().err.replace("│", " ").split())
     assert all(word in message for word in words), message
+
+
+@pytest.mark.parametrize("assignment", ["learning_rat=1", "model.widht=1"])
+def test_an_unknown_field_is_named_with_a_similar_one(assignment):
+    with pytest.raises(
+        ConfigError, match=f"^--set '{assignment}': .* mean (learning_rate|model.width)"
+    ):
+        override(TrainingConfig(), [assignment])
 
 
 def test_json_and_digest_identify_a_configuration():

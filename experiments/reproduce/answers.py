@@ -1,4 +1,4 @@
-"""What the page says in words: the answer to each question, and what holds of each claim.
+"""The page's words: the answer to each question, and which part of each claim holds.
 
 Everything here is a function of judgments, so no sentence can differ from the verdicts.
 """
@@ -8,6 +8,8 @@ import math
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from experiments.core.claims import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, Judgment
 from experiments.core.stats import Estimate
@@ -44,7 +46,7 @@ def _group(judgment: Judgment, supported: Container[str]) -> str:
 
 
 def counts(of: Iterable[str]) -> str:
-    """Return the number of claims in each group of which there are some.
+    """Return the number of claims in each group that has any.
 
     >>> counts(["does not hold", "holds", "holds"])
     '2 hold, 1 does not hold'
@@ -130,18 +132,18 @@ def holding(judgment: Judgment) -> str:
     if judgment.estimate.n == 0:
         return "There is nothing to decide it by."
     more = more_observations(judgment)
-    return f"Open: only a part of the interval is what it needs{more and '; ' + more}."
+    return f"Open: only part of the interval lies in the range it needs{more and '; ' + more}."
 
 
 def more_observations(judgment: Judgment) -> str:
     """Say how many observations would decide an open claim, if the estimate stays where it is.
 
-    An interval's half-width h falls like 1/√n. It decides as soon as it is at most the distance d
-    from the estimate to the ends of the needed range that it contains: at n (h/d)².
+    An interval's half-width h falls like 1/√n. The claim is decided once h is at most the distance
+    d from the estimate to the ends of the needed range that the interval contains: at n (h/d)².
 
     >>> claim = SimpleNamespace(accept=(0.0, math.inf))
     >>> more_observations(Judgment(claim, Estimate(1.0, -1.0, 3.0, 5), INCONCLUSIVE, ""))
-    'about 4 times as many observations would decide it if the estimate stays'
+    'about 4 times as many observations would decide it if the estimate stays the same'
     """
     estimate, ends = judgment.estimate, judgment.claim.accept
     within = [end for end in ends if estimate.low <= end <= estimate.high]
@@ -156,16 +158,43 @@ def more_observations(judgment: Judgment) -> str:
     factor = max(ratios) ** 2
     if factor > 100:
         return "more than a hundred times as many observations would be needed"
-    return f"about {factor:.2g} times as many observations would decide it if the estimate stays"
+    return f"about {factor:.2g} times as many observations would decide it if the estimate stays the same"
 
 
 def measured(estimate: Estimate, digits: int = 4) -> str:
-    """Return a value with its interval, to so many significant digits.
+    """Return a value with its interval, all to the last digit that the interval's width decides.
 
-    >>> measured(Estimate(2.0, 1.5, 2.5, 5)), measured(Estimate(1.0, 1.0, 1.0, 9))
-    ('2 [1.5, 2.5]', '1 (exact)')
+    Without an interval, "(exact)" says that nothing was sampled.
+
+    Args:
+      estimate: The value with its interval.
+      digits: Significant digits of an exact value; the width of an interval has one less.
+
+    >>> measured(Estimate(-0.041, -0.05123, -0.03, 5), 3), measured(Estimate(1.0, 1.0, 1.0, 9))
+    ('-0.041 [-0.051, -0.030]', '1 (exact)')
+    >>> measured(Estimate(7.13e-8, 4.84e-8, 1.1e-7, 5))
+    '7.13e-08 [4.84e-08, 1.10e-07]'
+    >>> measured(Estimate(math.nan, math.nan, math.nan, 0))
+    '— (no observations)'
     """
-    return f"{number(estimate.value, digits)} {interval(estimate, digits)}"
+    value, low, high = estimate.value, estimate.low, estimate.high
+    if estimate.n == 0:
+        return f"{number(value, digits)} (no observations)"
+    if low == high == value:
+        return f"{number(value, digits)} (exact)"
+    value, low, high = _alike((value, low, high), digits - 1)
+    return f"{value} [{low}, {high}]"
+
+
+def _alike(values: Sequence[float], digits: int) -> list[str]:
+    """Return numbers with the same last digit, so that their range has so many digits."""
+    finite = [value for value in values if math.isfinite(value)]
+    width, largest = np.ptp(finite or [0]), max(map(abs, finite), default=0)
+    if not width or not 1e-4 <= largest < 1e6:
+        style = f".{digits - 1}e"
+    else:
+        style = f".{max(0, digits - 1 - math.floor(math.log10(width)))}f"
+    return ["—" if math.isnan(value) else f"{value:z{style}}" for value in values]
 
 
 def number(value: float, digits: int = 4) -> str:
@@ -175,19 +204,6 @@ def number(value: float, digits: int = 4) -> str:
     ('0.6667', '—')
     """
     return "—" if math.isnan(value) else f"{value:.{digits}g}"
-
-
-def interval(estimate: Estimate, digits: int = 4) -> str:
-    """Return `[low, high]`, "(exact)" if nothing was sampled, or "(no observations)".
-
-    >>> interval(Estimate(2.0, 1.5, 2.5, 5)), interval(Estimate(math.nan, math.nan, math.nan, 0))
-    ('[1.5, 2.5]', '(no observations)')
-    """
-    if estimate.n == 0:
-        return "(no observations)"
-    if estimate.low == estimate.high == estimate.value:
-        return "(exact)"
-    return f"[{number(estimate.low, digits)}, {number(estimate.high, digits)}]"
 
 
 def needed(accept: tuple[float, float]) -> str:
@@ -212,11 +228,11 @@ NETWORKS = {
     "num_classes": "CNN",
     "": "no network",
 }
-"""What a configuration trains, by a field of its `model`."""
+"""The kind of network that a configuration trains, by a field of its `model`."""
 
 
 def scale(configurations: Iterable[SimpleNamespace]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Return, for each kind of network, ranges of what decides the scale of its figures.
+    """Return, for each kind of network, the ranges of the sizes that decide its figures' scale.
 
     >>> model = SimpleNamespace(num_layers=2, width=64, context=32)
     >>> config = SimpleNamespace(model=model, batch=8, num_steps=100, num_seeds=5)

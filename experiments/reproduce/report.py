@@ -28,7 +28,7 @@ from experiments.core.errors import DamagedFile, Failed, say
 from experiments.core.figure import Figure
 from experiments.core.plot import write_palette
 from experiments.core.questions import by_question
-from experiments.core.stats import NOTHING
+from experiments.core.stats import NOTHING, Estimate
 from experiments.core.store import atomic
 from experiments.reproduce.answers import (
     GROUPS,
@@ -76,9 +76,9 @@ WITH_THE_CODE = "committed with the code, not run here"
 THUMBNAIL = 400, 300
 """A thumbnail's size in pixels: half that of the corner, about a panel, that it shows."""
 PIXELS = 1.5
-"""Pixels of a picture in one of the page's."""
+"""Pixels of a picture for each pixel of the page."""
 WORTH_PROCESSES = 4
-"""So many figures to draw take longer than the start of processes that draw them."""
+"""The fewest figures whose drawing takes longer than starting processes to draw them."""
 
 
 class Picture(NamedTuple):
@@ -103,7 +103,7 @@ class Section:
       caption: The caption with the configuration's values filled in.
       numbers: Label, value with its interval, and units of every scalar in the dataset and of
         every variable over only `end`.
-      pictures: What is drawn.
+      pictures: The figure's drawings.
       thumbnail: The first of them, small, if an answer may quote one of its claims.
       judgments: The judgments of its claims.
     """
@@ -149,10 +149,10 @@ def write_report(
 
     Args:
       results: The results folder.
-      figures: All figures; for one without a dataset the committed one is shown, if there is one,
-        and else the command that makes it.
+      figures: All figures; for one without a dataset, the committed one is shown or, if there is
+        none, the command that makes it.
       preset: The preset whose datasets are read.
-      reused: For the figures of this run, whether their datasets were finished before it.
+      reused: For each figure of this run, whether its dataset was finished before the run.
 
     Returns:
       The page's path; the page needs no other file.
@@ -338,12 +338,12 @@ def _draw(where: Place, dataset: xr.Dataset, key: str) -> list[Path]:
         with owned(where):
             return draw(where, dataset, key)
     except Failed as error:
-        say(f"{error}; the report has the existing pictures")
+        say(f"{error}; the report shows the existing pictures")
         return sorted(where.folder.glob("*.png"))
 
 
 def _draw_in_processes(places: Collection[Place]) -> None:
-    """Draw what has changed on all cores; what fails here is said when the page draws it again."""
+    """Draw what has changed on all cores; a failure is reported when the page draws it again."""
     changed = []
     for where in places:
         package = where.figure.compute.__module__.rpartition(".")[0]
@@ -380,10 +380,10 @@ def _stated(values: np.ndarray) -> str:
     """Return a number, with its interval if it has one.
 
     >>> _stated(np.array(2.0)), _stated(np.array([2.0, 1.5, 2.5]))
-    ('2', '2 [1.5, 2.5]')
+    ('2', '2.00 [1.50, 2.50]')
     """
-    value, *ends = map(number, values.ravel().tolist())
-    return f"{value} [{', '.join(ends)}]" if ends else value
+    value, *ends = values.ravel().tolist()
+    return measured(Estimate(value, *ends, n=1)) if ends else number(value)
 
 
 def _picture(png: bytes) -> Picture:

@@ -41,11 +41,11 @@ def test_an_answer_follows_from_the_verdicts(verdicts):
     assert kinds[1:] == ([NOT_SUPPORTED if no else INCONCLUSIVE] if 0 < yes < 3 else [])
     for found in quoted:
         i = int(found.claim.id[1:])
-        assert f"claim {i} measures {i}.5 [{i}.25, {i}.75] units (needed: 2 to 3)" in sentence
+        assert f"claim {i} measures {i}.50 [{i}.25, {i}.75] units (needed: 2 to 3)" in sentence
     assert (sentence.count("."), sentence[-1]) == (1 + 3 * len(quoted), ".")
 
 
-def test_what_was_not_run_answers_nothing():
+def test_figures_that_were_not_run_answer_nothing():
     missing = [
         Judgment(found.claim, NOTHING, INCONCLUSIVE, NOT_RUN) for found in judgments(VERDICTS)
     ]

@@ -46,7 +46,7 @@ templates_path = ["_templates"]
 nitpicky = True
 # Equations of the theory are numbered by page, so that a number names one.
 numfig = True
-# What single backticks name is code, and a link if it is a public symbol.
+# Single backticks mark code, and a link if they name a public symbol.
 default_role = "py:obj"
 suppress_warnings = ["config.cache"]
 

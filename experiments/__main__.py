@@ -329,7 +329,7 @@ def _joined(arguments: argparse.Namespace) -> "Iterator[list[jax.Device]]":
     """Make this process one of several, if the arguments say so, and yield all their devices.
 
     Raises:
-      ConfigError: If the processes don't find each other or `--devices` are not available.
+      ConfigError: If the processes can't find each other or `--devices` are not available.
       Failed: If another process ends before this one.
     """
     from experiments.core.processes import joined
@@ -340,7 +340,7 @@ def _joined(arguments: argparse.Namespace) -> "Iterator[list[jax.Device]]":
 
 
 def _devices(wanted: str) -> "list[jax.Device]":
-    """Return each process's first `wanted` devices; JAX, not yet started, makes a CPU that many.
+    """Return each process's first `wanted` devices; if JAX starts here, a CPU gets that many.
 
     "auto" means all devices. On a CPU, members then run side by side, each on its own core:
     measured on two cores, a step of a one-layer nanoGPT took 0.58 ms per member this way, versus
@@ -454,7 +454,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     ),
     "--results": dict(type=_path, default="results", help="folder, default: results"),
     "--devices": dict(
-        default="auto", metavar="N", help="number of devices, where a core is one; auto: all"
+        default="auto", metavar="N", help="number of devices, cores on a CPU; auto: all"
     ),
     "--only": dict(
         type=lambda text: text.split(","),

@@ -24,7 +24,7 @@ def call(argv, **case):
 
     Args:
       argv: The command's arguments.
-      **case: What is unusual, as in `_set_up`, and `seconds` until it is killed (exit code -9).
+      **case: Unusual conditions, as in `_set_up`, and `seconds` until it is killed (exit code -9).
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         child = os.fork()

@@ -115,7 +115,7 @@ def test_list_has_a_line_for_each_figure_and_benchmark(capsys):
 
 
 @pytest.mark.parametrize("argument", ["list", "--help"])
-def test_what_exists_is_told_without_importing_it(argument):
+def test_names_are_listed_without_imports(argument):
     code = (
         f"import sys; from experiments.__main__ import main; assert main([{argument!r}]) == 0; "
         "print(sorted({'jax', 'matplotlib', 'numpy', 'rich', 'tyro'} & sys.modules.keys()))"
@@ -268,7 +268,7 @@ def test_every_numeric_field_of_a_figure_rejects_nan(name, capsys):
     capsys.readouterr()
 
 
-def test_numbers_rise_or_do_not_whatever_the_hash_of_nan():
+def test_rising_numbers_do_not_depend_on_the_hash_of_nan():
     for nan in (float("nan") for _ in range(100)):
         for numbers in ((nan, 1.0), (1.0, nan), (1.0, nan, 2.0)):
             assert not rises(*numbers)

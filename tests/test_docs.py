@@ -112,7 +112,7 @@ def browse(url, folder):
 
 @pytest.fixture(scope="module")
 def browsers_own(tmp_path_factory):
-    """Hosts that the browser asks on its own account."""
+    """Hosts that the browser contacts on its own."""
     return browse("about:blank", tmp_path_factory.mktemp("blank"))[2]
 
 
@@ -121,7 +121,7 @@ def browsers_own(tmp_path_factory):
 @pytest.mark.parametrize("page", ["index", "api/generated/kadam_jax.kadam", "gallery/max_update"])
 def test_a_browser_without_network_shows_a_page(tmp_path, browsers_own, page):
     shown, console, hosts = browse((BUILT / f"{page}.html").as_uri(), tmp_path)
-    assert [line for line in console if "[PST]" not in line] == []  # the theme tells its mode
+    assert [line for line in console if "[PST]" not in line] == []  # the theme states its mode
     assert hosts <= browsers_own
     formulas = (BUILT / f"{page}.html").read_text().count("math notranslate")
     assert shown.count("<mjx-container") >= formulas

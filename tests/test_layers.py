@@ -20,15 +20,16 @@ from experiments.reproduce.pipeline import TELLING, folder_of
 ROOT = Path(__file__).parents[1]
 OURS = ("kadam_jax", "models", "experiments")
 
-# What a package may import in addition to itself and the standard library; None for anything.
+# The packages that each package may import in addition to itself and the standard library; None for
+# anything.
 PACKAGES = {
     "kadam_jax": {"jax", "optax", "numpy"},
     "models": {"jax", "flax", "numpy"},
     "experiments": None,
 }
-# What every module of kadam_jax may import from kadam_jax.
+# The parts of kadam_jax that all of its modules may import.
 SHARED = {"_checks", "_numerics", "_slices"}
-# What else a module, or every module of a package, may import; others import nothing else.
+# Further imports of a module, or of every module of a package; others import nothing else.
 LIBRARY = {
     "__main__": {"batch_size", "catalog", "stability", "worst_cases"},
     "conversion": {"normalization"},
@@ -38,7 +39,7 @@ LIBRARY = {
     "flow": {"normalization", "strategies"},
     "invariance": {"normalization"},
 }
-# What else of ours a package of experiments may import; only `__main__` sees all packages.
+# Further packages that a package of experiments may import; only `__main__` sees all.
 EXPERIMENTS = {
     "core": {"kadam_jax"},
     "data": {"core"},

@@ -82,7 +82,7 @@ def test_the_citation_has_the_version_and_license():
     assert f"## {kadam_jax.__version__}\n" in changelog
 
 
-def test_what_contributing_names_exists():
+def test_everything_that_contributing_names_exists():
     text = (ROOT / "CONTRIBUTING.md").read_text()
     assert set(re.findall(r"make ([a-z-]+)", text.replace("`make lint` changes", ""))) <= TARGETS
     assert set(re.findall(r"-m experiments (\w+)", text)) <= set(COMMANDS)

@@ -50,7 +50,7 @@ def make(name: str) -> dict[str, Any]:
 
 
 def as_data(judgment: Judgment) -> tuple:
-    """Return a judgment without its claim, which has functions."""
+    """Return a judgment without its claim, which contains functions."""
     return tuple(map(float, astuple(judgment.estimate))), judgment.verdict, judgment.remark
 
 

@@ -1,4 +1,4 @@
-"""MathJax as a part of the site: the files that it loads, from the package that carries them."""
+"""MathJax as a part of the site: the files that it loads, from the package that contains them."""
 
 import shutil
 from importlib.util import find_spec

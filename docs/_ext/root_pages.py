@@ -1,4 +1,4 @@
-"""Pages whose text is a file in the root of the repository, with its links made the site's."""
+"""Pages whose text is a file in the root of the repository, with links turned into the site's."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ TEXTS = {"paper": "PAPER.md", "changelog": "CHANGELOG.md", "contributing": "CONT
 
 
 def link_within_site(text: str) -> str:
-    """Make links of a file in the root those of a page in docs.
+    """Turn the links of a file in the root into those of a page in docs.
 
     Symbols lead to their pages, figures and claims to the gallery, and pages of docs to themselves.
     Other files are not part of the site: the link's text names them.

@@ -21,7 +21,7 @@ PAGES = {
 }
 """The name under which each public symbol has its page, by its last part."""
 PAPER = re.compile(r"`(Continuous-Time Analysis[^`<]*)`")
-# What is left alone: quoted code and mathematics, doctests, formulas that stand alone.
+# Markup that is left alone: quoted code and mathematics, doctests, formulas that stand alone.
 QUOTED = re.compile(
     r"(`+[^`]+`+|^ *(?:>>>|\.\.\.) .*$|\.\. math::\n(?:\n|(?: {3,}|\t).*\n?)+)", re.M
 )
@@ -82,7 +82,7 @@ def as_rst(text: str) -> str:
 
 
 def table(name: str, mapping) -> list[str]:
-    """Describe a public table by its keys and its source, which a mapping has no docstring for.
+    """Describe a public table, which has no docstring, by its keys and its source.
 
     >>> table("METHODS", kadam_jax.flow.METHODS)[0]
     'Table with the keys ``euler`` and ``exponential``.'

@@ -1,4 +1,4 @@
-"""What all benchmarks share: their configuration, rounds and tables."""
+"""Parts that all benchmarks share: configuration, rounds and tables."""
 
 import json
 import math
@@ -72,7 +72,7 @@ def interleave(candidates: Mapping[str, Callable[[], Any]], repeats: int) -> dic
 
     Args:
       candidates: Functions without arguments, whose results are waited for.
-      repeats: Rounds that count; one more runs first and is discarded.
+      repeats: Rounds that are measured; one more runs first and is discarded.
 
     Returns:
       Seconds by name.

@@ -1,4 +1,4 @@
-"""What a compiled program's text says about its traffic, in memory and between devices."""
+"""Traffic in memory and between devices, read from a compiled program's text."""
 
 import math
 import re
@@ -6,7 +6,7 @@ import re
 import jax
 
 SIZES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "f32": 4, "f64": 8}
-"""Bytes of an entry; smaller and rarer types do not travel here."""
+"""Bytes of an entry; smaller and rarer types do not cross the network here."""
 
 _COLLECTIVE = re.compile(
     r"(all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute)(-start)?"
@@ -67,7 +67,7 @@ def traffic(program: str) -> tuple[int, int]:
     """Return the bytes that a program without loops reads and writes, and its number of kernels.
 
     Every instruction of the entry computation reads its operands and writes its results once.
-    Prefetches into faster memory don't count, since what follows them reads the same array.
+    Prefetches into faster memory don't count, since the next instruction reads the same array.
 
     Args:
       program: `jax.stages.Compiled.as_text()`.

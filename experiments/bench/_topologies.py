@@ -1,4 +1,4 @@
-"""Devices that are described and not there, for which JAX compiles."""
+"""Devices that are only described, for which JAX can compile."""
 
 import importlib.util
 import os
@@ -47,7 +47,7 @@ def platform_of(name: str) -> str:
 
 
 def missing(name: str, gpu_target: Path | None) -> str:
-    """Say what is missing to compile for a topology, or nothing.
+    """Return what is missing to compile for a topology, or "".
 
     Args:
       name: As for `platform_of`.
@@ -72,7 +72,7 @@ def devices(name: str, gpu_target: Path | None) -> Sequence[jax.Device]:
     Raises:
       Failed: If the topology does not exist.
     """
-    # The compilers look for machines around them, and want to be alone.
+    # By default the compiler looks for a pod around it, and lets no other process load it.
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "true")
     try:

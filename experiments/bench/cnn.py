@@ -31,7 +31,7 @@ class CNNBenchConfig(BenchConfig):
 
     Attributes:
       steps: Steps of each variant in a round, which is the loops' length.
-      repeats: Rounds that count.
+      repeats: Rounds that are measured.
       dtype: The dtype of activations and convolutions.
       paper: Whether to time the paper's network too, which needs an accelerator.
     """

@@ -28,7 +28,7 @@ class FlowBenchConfig(BenchConfig):
       num_steps: Optimizer steps of the network's flow.
       substeps: Euler's substeps in each step.
       quadratic_steps: Optimizer steps of the quadratic's flow.
-      repeats: Rounds that count.
+      repeats: Rounds that are measured.
       batch: Sequences in a minibatch.
       model: The nanoGPT.
     """

@@ -36,8 +36,8 @@ class OptimizerBenchConfig(BenchConfig):
       model: The network whose parameters are updated; the paper's 30M nanoGPT.
       ks: Numbers of stages for which the step and its compilation are timed.
       compile_ks: Numbers of stages for which only the compilation is timed.
-      repeats: Steps of each optimizer that count.
-      compile_repeats: Compilations of each optimizer that count.
+      repeats: Steps of each optimizer that are measured.
+      compile_repeats: Compilations of each optimizer that are measured.
       chip: The accelerator for which steps are compiled too, where its compiler is installed.
     """
 
@@ -202,10 +202,10 @@ def run(config: OptimizerBenchConfig) -> list[Table]:
             ),
             rows,
             note=f"Medians of {config.repeats} steps and {config.compile_repeats} compilations, "
-            "interleaved. Floats are XLA's bytes accessed divided by 4, and on a TPU what "
-            "the fusions of a program compiled for it read and write; the peak is arguments, "
-            "outputs and temporaries, with donated ones counted once; its limit is parameters, "
-            f"gradients and 2k copies plus ten percent. {environment()}",
+            "interleaved. Floats are the bytes that XLA says are accessed, divided by 4, or on a "
+            "TPU what the fusions of a program compiled for it read and write. The peak is "
+            "arguments, outputs and temporaries, with donated ones counted once; its limit is "
+            f"parameters, gradients and 2k copies, plus ten percent. {environment()}",
         )
     ]
 

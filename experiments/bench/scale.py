@@ -1,4 +1,4 @@
-"""What programs need on accelerators that are not there: they are compiled for them, and read.
+"""The needs of programs on accelerators that are not there, read from the compiled programs.
 
 This shows that programs compile, how they are partitioned, and their memory and traffic. It shows
 neither speed nor numbers.
@@ -86,7 +86,7 @@ class ScaleBenchConfig(BenchConfig):
             values = getattr(self, field)
             for value in (values,) if isinstance(values, str) else values:
                 if value not in known:
-                    raise ConfigError(f"{field} must be of {', '.join(known)}; got {value!r}")
+                    raise ConfigError(f"{field} must be among {', '.join(known)}; got {value!r}")
 
 
 @dataclass(frozen=True)
@@ -261,7 +261,7 @@ def run(config: ScaleBenchConfig) -> list[Table]:
 UPDATE_NOTE = "Floats are what the compiled program's fusions read and write."
 STEP_NOTE = (
     "Memory and traffic of one chip. Gathered, reduced (all-reduce and reduce-scatter) and other "
-    "traffic is the results' size of a step's collective operations, and is stated once more in "
+    "traffic is the size of the results of a step's collective operations, stated also in "
     "units of a member's parameters. The batch that fills a chip is an estimate: temporaries grow "
     "in proportion. Compiled, not run. "
 )

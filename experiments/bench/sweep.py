@@ -49,7 +49,7 @@ class SweepBenchConfig(BenchConfig):
     Attributes:
       num_members: Sizes of the sweeps, multiples of 8.
       num_steps: Optimizer steps of every member.
-      repeats: Rounds that count.
+      repeats: Rounds that are measured.
       compiled_apart: At most how many members are compiled separately; times for more members are
         scaled from these, since they share nothing.
       batch: Examples or sequences in a batch.

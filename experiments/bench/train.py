@@ -1,4 +1,4 @@
-"""Training steps of nanoGPT, next to a PyTorch twin if there is one.
+"""Training steps of nanoGPT, and of a PyTorch twin if there is one.
 
 The twin is any program that takes `--layers --heads --width --vocab --batch --length`, and
 `--compile` and `--bf16`, and prints a line of JSON with `step_ms`. It runs in its own process, in
@@ -44,7 +44,7 @@ class TrainBenchConfig(BenchConfig):
     Attributes:
       twin: The PyTorch program's path; empty for none.
       twin_python: The Python that runs it, one that has torch.
-      repeats: Rounds that count.
+      repeats: Rounds that are measured.
       dtype: The dtype of activations and products.
       attention: As in the model's configuration.
       paper: Whether to time the paper's network at its batch of 64 too, which needs an accelerator.

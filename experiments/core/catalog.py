@@ -10,13 +10,13 @@ PACKAGE = Path(__file__).parents[1]
 
 
 class Catalog(Mapping[str, Any]):
-    """What modules of `experiments` define, by the modules' names, sorted.
+    """Objects that modules of `experiments` define, by the modules' names, sorted.
 
     All figures take seconds to import; their names and summaries do not need that.
 
     Args:
       pattern: The modules' files, where `__init__.py` stands for a package.
-      attribute: The name of what each of them defines.
+      attribute: The name of the object that each of them defines.
 
     >>> figures = Catalog("figures/*/*/__init__.py", "FIGURE")
     >>> figures.summary("trajectories")

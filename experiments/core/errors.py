@@ -15,7 +15,7 @@ def say(message: str) -> None:
 
 
 def silence(stream: TextIO) -> None:
-    """Discard from now on what is written to a stream that no longer accepts it."""
+    """Discard everything that is written from now on to a stream that no longer accepts output."""
     with contextlib.suppress(OSError, ValueError):  # it has no file, as in a test
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 

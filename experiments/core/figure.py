@@ -20,8 +20,8 @@ class Figure:
       name: The name on the command line and on disk; the folder's name.
       title: One line.
       paper: Where the paper has it, "Fig. 2", or "not in the paper".
-      caption: What is drawn, with the setup; may contain `{field}` of the configuration, dotted
-        names included: `{model.width}`.
+      caption: Describes the drawing and the setup; may contain `{field}` of the configuration,
+        dotted names included: `{model.width}`.
       presets: A configuration for each of "smoke", "laptop" and "paper", and for "evening" if
         claims stay open at "laptop" that more seeds or steps can decide.
       compute: `compute(config, run)` returns a labeled dataset: every variable and coordinate has a

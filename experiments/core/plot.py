@@ -38,7 +38,7 @@ STYLE: Mapping[str, Any] = {
     "svg.hashsalt": "kadam_jax",  # the same figure is the same file
 }
 EXACT_COLORS, MOST_PIXELS = 32, 16
-"""Colors of a picture that stay as they are, and the most pixels for which another one counts."""
+"""How many colors of a picture stay as they are, and how many pixels of another color count."""
 STABILITY_COLORMAP = "viridis_r"
 """Its lightness falls steadily with C, so it reads in gray: dark is stable, as in the paper."""
 
@@ -61,7 +61,7 @@ def style() -> Iterator[None]:
 
 
 def stability_norm(lowest: float, highest: float, linear: float = 1.0) -> SymLogNorm:
-    """Return a norm for C from `lowest` to `highest`: linear within ±`linear`, else logarithmic."""
+    """Return a norm for C from `lowest` to `highest`: linear within ±`linear`, then logarithmic."""
     return SymLogNorm(linthresh=linear, vmin=lowest, vmax=highest)
 
 
@@ -216,7 +216,7 @@ def save_png(figure: Figure, path: Path) -> None:
 
 
 def write_palette(picture: Image.Image, to: Any) -> None:
-    """Write a picture as PNG with 256 colors: its most frequent ones exactly, others nearly.
+    """Write a picture as PNG with 256 colors: its most frequent ones exactly, others approximately.
 
     The others are those of a median cut in which rare colors, such as a color bar's, count almost
     as much as frequent ones; in a cut by pixels they would count for nothing.

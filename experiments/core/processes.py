@@ -64,7 +64,7 @@ def joined(
 
 
 def start_processes(coordinator: str | None, num: int | None, index: int | None) -> None:
-    """Join the other processes of a run; JAX finds out the arguments that are None.
+    """Join the other processes of a run; JAX determines the arguments that are None.
 
     Args:
       coordinator: HOST:PORT of process 0.
@@ -72,7 +72,7 @@ def start_processes(coordinator: str | None, num: int | None, index: int | None)
       index: The number of this process.
 
     Raises:
-      ConfigError: If the three are unknown or make no sense, or the processes do not find each
+      ConfigError: If the three are unknown or make no sense, or the processes cannot find each
         other.
     """
     if coordinator is not None:
@@ -91,8 +91,8 @@ def start_processes(coordinator: str | None, num: int | None, index: int | None)
         jax.distributed.initialize(**given)
     except (RuntimeError, ValueError) as error:
         raise ConfigError(
-            f"the processes of this run do not find each other ({error}); outside of SLURM, MPI, "
-            "Kubernetes and TPU pods give --coordinator, --num-processes and --process-id"
+            f"the processes of this run cannot find each other ({error}); outside of SLURM, MPI, "
+            "Kubernetes and TPU pods, give --coordinator, --num-processes and --process-id"
         ) from error
 
 

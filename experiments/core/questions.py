@@ -1,4 +1,4 @@
-"""The questions of a reader of the page; every figure answers one of them."""
+"""The questions that the page answers for a reader; every figure answers one of them."""
 
 from collections.abc import Iterable
 

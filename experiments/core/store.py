@@ -47,7 +47,7 @@ JSON_ATTRIBUTES = {"config": dict, "key_parts": dict, "overrides": list}
 
 @contextlib.contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """Yield a temporary path that replaces `path` if the block succeeds, and else vanishes.
+    """Yield a temporary path that replaces `path` if the block succeeds and vanishes otherwise.
 
     Temporary folders of the same path that a killed process left are removed.
 
@@ -156,7 +156,7 @@ COORDINATES: Mapping[str, tuple[str, str]] = {
 
 
 def labeled(dataset: xr.Dataset) -> xr.Dataset:
-    """Return the dataset with labels from `COORDINATES` on what is not labeled where it is made.
+    """Return the dataset with labels from `COORDINATES` on whatever has none of its own.
 
     Raises:
       KeyError: If a variable or coordinate has no label.

@@ -5,7 +5,7 @@ A figure's folder has four files: `__init__.py` with `FIGURE`, its words and pre
 `plot(dataset)`; and `claims.py` with `CLAIMS`. Code shared by the figures of a family is in the
 family's folder. Figures never import each other, nor do families.
 
-A new figure needs no change of another module, but two more things: a row in PAPER.md, under
+A new figure needs no change in any other module, but two more things: a row in PAPER.md, under
 "Figures", that names what it shows of the paper, or says that the paper does not have it; and a
 module of its own tests, as below. Its claims are committed before its first result. The parts look
 like this::

@@ -143,7 +143,7 @@ def more_observations(judgment: Judgment) -> str:
 
     >>> claim = SimpleNamespace(accept=(0.0, math.inf))
     >>> more_observations(Judgment(claim, Estimate(1.0, -1.0, 3.0, 5), INCONCLUSIVE, ""))
-    'about 4 times as many observations would decide it if the estimate stays the same'
+    'about 4 times as many observations would decide it if the estimate stays'
     """
     estimate, ends = judgment.estimate, judgment.claim.accept
     within = [end for end in ends if estimate.low <= end <= estimate.high]
@@ -158,7 +158,7 @@ def more_observations(judgment: Judgment) -> str:
     factor = max(ratios) ** 2
     if factor > 100:
         return "more than a hundred times as many observations would be needed"
-    return f"about {factor:.2g} times as many observations would decide it if the estimate stays the same"
+    return f"about {factor:.2g} times as many observations would decide it if the estimate stays"
 
 
 def measured(estimate: Estimate, digits: int = 4) -> str:

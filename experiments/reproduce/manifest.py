@@ -1,4 +1,4 @@
-"""A list of what is in a results folder, as one file to read, compare and copy."""
+"""A list of a results folder's datasets, as one file to read, compare and copy."""
 
 import json
 from pathlib import Path
@@ -30,8 +30,8 @@ def write_manifest(folder: Path) -> Path:
 
     Returns:
       The path of an object by figure: the attributes in `LISTED`; the digests that make up the key,
-      so that two entries show in what they differ; and the SHA-256 of the file. For a file that
-      cannot be read, its entry says what is wrong.
+      so that two entries show how they differ; and the SHA-256 of the file. For a file that cannot
+      be read, its entry says what is wrong.
     """
     written = None
     while written != (text := _text(folder)):  # another run may have ended in the meantime

@@ -297,8 +297,8 @@ def draw(where: Place, dataset: xr.Dataset, key: str) -> list[Path]:
     Args:
       where: The figure and where its files are.
       dataset: The dataset that is shown.
-      key: Its `picture_key`, from before the dataset was read: a file that replaces it in between
-        then has another one.
+      key: Its `picture_key`, computed before the dataset was read: a file that has replaced it
+        since then has another key.
     """
     name, record = where.figure.name, where.folder / DRAWN
     record.unlink(missing_ok=True)

@@ -69,7 +69,7 @@ def write_scores(folder: Path, scores: Mapping[int, Mapping[str, float]]) -> Non
 
 
 def damaged_file(path: Path, items: Sequence[str] = ITEMS) -> str | None:
-    """Say what is wrong with the files of a checkpoint, or None if they are as written."""
+    """Return what is wrong with the files of a checkpoint, or None if they are as written."""
     for item in items:
         try:
             checksums = dict(json.loads((path / item / CHECKSUMS).read_bytes()))

@@ -160,7 +160,7 @@ class Checkpoints:
         latest = self._manager.latest_step()
         if latest is not None and step <= latest:
             raise ValueError(
-                f"step must be above {latest}, of which {self._folder} has a checkpoint, got "
+                f"step must be above {latest}, the latest checkpoint in {self._folder}, got "
                 f"{step}; restore it first, or give an empty folder"
             )
         self._scores.pop(step, None)
@@ -168,7 +168,7 @@ class Checkpoints:
             self._manager.save(step, args=ocp.args.Composite(**items), force=True)
 
     def score(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Record how good the checkpoint of a step is; it may still be in the process of writing.
+        """Record how good the checkpoint of a step is, even while it is still being written.
 
         Args:
           step: The checkpoint's step; nothing happens if there is no such checkpoint.

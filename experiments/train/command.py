@@ -16,7 +16,7 @@ from experiments.train.presets import TRAININGS
 from models.dtypes import check_enabled
 
 OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory")
-"""Words in the messages of accelerators and of CPUs."""
+"""How the messages of accelerators and of CPUs begin to say it."""
 
 
 def run(
@@ -70,7 +70,7 @@ def run(
         if not any(words in str(error) for words in OUT_OF_MEMORY):
             raise
         raise Failed(
-            f"the devices' out of memory ({str(error).splitlines()[0]}); lower batch_size or "
+            f"the devices are out of memory ({str(error).splitlines()[0]}); lower batch_size or "
             "members_at_once, raise microbatches, or shard parameters with mesh.shard_above"
         ) from error
 

@@ -1,4 +1,4 @@
-"""Configurations of what the `train` command trains, one for each task, and sweeps over them."""
+"""Configurations of the `train` command's tasks, and sweeps over them."""
 
 import dataclasses
 import itertools
@@ -40,7 +40,7 @@ SOURCES = {"corpus", "dataset", "num_shards"}
 
 LARGEST = float(np.finfo(np.float32).max)
 ROUNDED_TO_ONE = 1 - 2**-25
-"""The lowest number that is 1 in float32."""
+"""The lowest number that rounds to 1 in float32."""
 COUNTS = (
     *(
         "num_steps",
@@ -73,11 +73,11 @@ class TrainConfig:
       batch_size: Examples in a batch, over all devices and processes.
       microbatches: Equal parts of a batch whose gradients are computed in turn and averaged, which
         takes less memory; BatchNorm's statistics are those of a part.
-      optimizer: kadam is this project's, the others are optax's. Muon is for matrices that
+      optimizer: kadam is this project's; the others are optax's. Muon is for matrices that
         multiply, with an Adam of the same b1, b2 and learning rate for other parameters;
         Schedule-free AdamW is evaluated through its averaged parameters.
       learning_rate: The highest learning rate, which the schedule multiplies.
-      schedule: What follows the warm-up; a cosine ends at the last step.
+      schedule: The part that follows the warm-up; a cosine ends at the last step.
       warmup_steps: Steps in which the learning rate rises linearly from 0.
       final_rate: Where the cosine ends, as a share of learning_rate.
       k: Number of stages of kadam.
@@ -184,8 +184,8 @@ class TextTraining(TrainConfig):
       tokenizer: Whether a token is a byte or one of GPT-2's byte pairs.
       num_shards: Number of C4's training shards that are downloaded.
       cache: Folder for downloads and tokens.
-      loss_parts: Equal parts of a batch whose logits are in memory in turn, which takes less of it;
-        they are computed again for the gradient.
+      loss_parts: Equal parts of a batch, of which only one's logits are in memory at a time; they
+        are computed again for the gradient.
       model: The network, whose context is the length of an example.
     """
 

@@ -132,7 +132,7 @@ def train(
 def _warn_of_whole_parameters(
     config: MeshConfig, mesh: jax.sharding.Mesh, programs: Programs
 ) -> None:
-    """Say it if parameters that should be sharded have no axis that can be cut."""
+    """Warn if parameters that should be sharded have no axis that can be cut."""
     if config.shard_above is None or mesh.shape["data"] == 1:
         return
     leaves = jax.tree.leaves(programs.template.params)

@@ -1,4 +1,4 @@
-"""Tests of what every benchmark rejects before it measures."""
+"""Tests that every benchmark rejects bad settings before it measures."""
 
 import dataclasses
 

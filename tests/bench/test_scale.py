@@ -38,7 +38,7 @@ def test_sharded_training_compiles_for_tpus():
     assert one["over parameters"] == 0 < sharded["over parameters"] < 2.1
 
 
-def test_what_has_no_compiler_is_skipped_by_name(monkeypatch, capsys):
+def test_a_topology_without_a_compiler_is_skipped_by_name(monkeypatch, capsys):
     monkeypatch.setattr(_topologies, "PLUGINS", {"tpu": "no_such", "cuda": "no_such"})
     assert cli.main(["bench", "scale"]) == 0
     said = capsys.readouterr()
@@ -53,9 +53,9 @@ def test_what_has_no_compiler_is_skipped_by_name(monkeypatch, capsys):
         ("topologies=v9:2x2", "topologies must be like v5e:2x2"),
         ("topologies=v5e:four", "topologies must be like v5e:2x2"),
         ("topologies=h100:1x8", "topologies must be like v5e:2x2"),
-        ("layouts=diagonal", "layouts must be of data, sharded"),
-        ("tasks=audio", "tasks must be of text, images"),
-        ("preset=huge", "preset must be of smoke, laptop, paper"),
+        ("layouts=diagonal", "layouts must be among data, sharded"),
+        ("tasks=audio", "tasks must be among text, images"),
+        ("preset=huge", "preset must be among smoke, laptop, paper"),
     ],
 )
 def test_an_unknown_name_is_refused(assignment, message, capsys):

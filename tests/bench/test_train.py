@@ -1,4 +1,4 @@
-"""Tests of the training benchmark on a tiny network, next to a twin that echoes its input."""
+"""Tests of the training benchmark on a tiny network, with a twin that echoes its input."""
 
 import sys
 

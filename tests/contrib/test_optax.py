@@ -60,7 +60,7 @@ OURS = [
 
 
 @pytest.mark.skipif(COMMON is None, reason=f"this optax comes without {NAME}")
-def test_every_kind_of_their_tests_is_run():
+def test_every_kind_of_optaxs_tests_is_run():
     def kinds(names):
         return {getattr(COMMON.ContribTest, name).__wrapped__.__name__ for name in names}
 

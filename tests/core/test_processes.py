@@ -56,7 +56,7 @@ def test_an_address_without_host_or_port_is_refused(address):
 @pytest.mark.parametrize("number", ["two", "", "-1", "2147483648"])
 def test_processes_that_are_not_found_give_one_message(number, monkeypatch):
     monkeypatch.setenv("JAX_NUM_PROCESSES", number)
-    with pytest.raises(ConfigError, match=r"do not find each other .* --coordinator"):
+    with pytest.raises(ConfigError, match=r"cannot find each other .* --coordinator"):
         start_processes("127.0.0.1:1", None, 0)
 
 

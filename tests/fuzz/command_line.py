@@ -4,7 +4,7 @@
 
 Every call runs in a forked child (tests/forked.py) on its own copy of a small results folder, of
 which some files are damaged, cut, removed or replaced by links, folders and pipes. What is found
-is printed with the call that shows it: a traceback, another exit code than 0, 1, 2 and 130, a call
+is printed with the call that shows it: a traceback, an exit code other than 0, 1, 2 and 130, a call
 that does not end, or a failure that says nothing.
 """
 
@@ -103,12 +103,12 @@ class Calls:
         return FIGURE if self.rng.random() < 0.7 else self.rng.choice(names)
 
     def refused(self, name):
-        """An assignment that no field takes: most figures compute for long."""
+        """An assignment that no field accepts, since most figures take long to compute."""
         field = self.rng.choice(self.fields[name])
         return f"{field}={self.rng.choice(('x', '', 'nan', '--help', '2147483648', '-2147483649'))}"
 
     def assignment(self, name):
-        """A field with a value; values that would be computed for long are not among them."""
+        """A field with a value that does not take long to compute."""
         rng = self.rng
         field = rng.choice([*self.fields.get(name, ["num_grid"]), "num_gird", *ODD_TEXTS])
         value = rng.choice((*ODD_TEXTS, "3", "5", "0.5", "0.5,0.6", "-1,0", "0.5 0.5, 0.1 0.2"))
@@ -166,7 +166,7 @@ def problem(code, errors, timed_out):
 
 
 def names_an_argument(argv, errors):
-    """Whether a message has a word of what was typed, or says what is missing."""
+    """Whether a message has a word that was typed, or says what is missing."""
     said = re.sub(r"[\W_]+", " ", errors.replace("-", "_"))
     typed = {re.sub(r"[\W_]+", " ", part).strip() for word in argv for part in word.split("=")}
     if any(not re.search(r"[a-z0-9]", word) for word in argv):  # printed in one way or another
@@ -185,7 +185,7 @@ class Finding:
 
 
 def fuzz(num_calls, seed, show=print):
-    """The findings of so many calls, and how often each exit code came."""
+    """Return the findings of that many calls, and how often each exit code occurred."""
     from experiments.reproduce import pipeline
 
     calls, rng = Calls(seed), random.Random(seed + 1)

@@ -73,7 +73,7 @@ def decay(rng, *, lowest=0.0):
 
 
 def close_log(found, expected, rtol):
-    """Whether logarithms agree as the numbers they are of do."""
+    """Whether logarithms agree as well as their numbers have to."""
     return abs(float(found) - expected) <= rtol * max(1.0, abs(expected))
 
 
@@ -91,7 +91,7 @@ def maybe_traced(rng, fn, *arguments):
 
 
 def promised_nothing(arguments):
-    """Whether decays are out of range, which only a traced call accepts, or not single numbers."""
+    """Whether decays are not single numbers, or out of range, which only a traced call accepts."""
     if any(np.ndim(x) for x in arguments):  # arrays are allowed, here they are empty
         return True
     return not all(float(b) >= 0 and np.float32(b) < 1 for b in arguments)
@@ -215,7 +215,7 @@ def optimizer(rng):
         size = np.abs(expected).max(initial=0) + float(rate)
         rounding = float(jnp.finfo(wanted).eps) + 1e-6 / min(1 - betas[0], 1 - gammas[0])
         rounding += 1e-7 / max(math.sqrt(betas[0]), 1e-7) * (betas[0] > 0)  # as `root_mean_square`
-        tiny = float(jnp.finfo(wanted).tiny)  # what is smaller may be flushed to 0
+        tiny = float(jnp.finfo(wanted).tiny)  # smaller numbers may be flushed to 0
         error = np.abs(np.asarray(found, np.float64) - expected).max(initial=0)
         if not error <= 4 * rounding * size + tiny:
             raise Wrong(f"off by {error} of {size}")
@@ -278,7 +278,7 @@ def norms(rng):
 
 
 def curves(rng):
-    """`level_curve` and `normal_curve`: C is as asked for, or 2β³ + γ³ stays."""
+    """`level_curve` and `normal_curve`: C has its value, or 2β³ + γ³ is constant."""
     num = rng.choice((1, 2, 7)) if rng.random() < 0.9 else rng.choice(ODD)
     if rng.random() < 0.5:
         c = rng.uniform(-20, 20) if rng.random() < 0.8 else rng.choice((*ODD, 1e16, -1e16, 1e300))
@@ -349,7 +349,7 @@ def one(rng):
 
 
 def fuzz(calls, seed):
-    """Makes calls and prints what is found; the number of findings."""
+    """Make calls, print what is found, and return the number of findings."""
     rng, ends, findings = random.Random(seed), collections.Counter(), []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

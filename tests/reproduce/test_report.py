@@ -55,7 +55,7 @@ def test_an_interval_supports_refutes_or_does_neither(value, below, above, lowes
 @pytest.mark.parametrize(
     "estimate", [exact(math.nan, 5), exact(1.0, 0), Estimate(1, 1, math.nan, 5)]
 )
-def test_no_observations_decide_nothing(estimate):
+def test_without_observations_nothing_is_decided(estimate):
     assert verdict(estimate, (-math.inf, math.inf)) == INCONCLUSIVE
 
 
@@ -351,7 +351,7 @@ def test_a_copied_dataset_is_drawn_for_the_page(plane, tmp_path):
 
 
 @pytest.mark.parametrize("spoil", [os.mkfifo, lambda path: path.symlink_to("gone")])
-def test_what_is_not_an_image_does_not_block_the_page(plane, tmp_path, spoil):
+def test_a_file_that_is_not_an_image_does_not_block_the_page(plane, tmp_path, spoil):
     where = place(tmp_path, PLANE, "smoke")
     where.folder.mkdir(parents=True)
     shutil.copy(place(plane[0], PLANE, "smoke").dataset, where.dataset)

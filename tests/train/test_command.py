@@ -196,7 +196,7 @@ def test_runs_resumed_after_kills_equal_uninterrupted_ones(tmp_path):
         (["audio"], 2, "images"),
     ],
 )
-def test_what_cannot_be_trained_gets_one_sentence(
+def test_an_impossible_training_gets_one_sentence(
     arguments, code, message, train, tmp_path, monkeypatch
 ):
     (tmp_path / "empty.txt").write_text("")

@@ -234,7 +234,7 @@ def test_a_failed_evaluation_loses_no_step(
     assert read_scores(folder / "checkpoints") == read_scores(whole / "checkpoints")
 
 
-def test_missing_metrics_of_a_split_are_written_at_a_resume(uninterrupted, tmp_path, capsys):
+def test_missing_metrics_of_a_split_are_written_on_resuming(uninterrupted, tmp_path, capsys):
     sweep, whole = uninterrupted
     folder = tmp_path / "run"
     shutil.copytree(whole, folder)

@@ -1,4 +1,4 @@
-"""What orbax does without our `Checkpoints`: each test is the reason for one of its guards."""
+"""Orbax without our `Checkpoints`: each test is the reason for one of its guards."""
 
 import contextlib
 import shutil

@@ -1,4 +1,4 @@
-"""Plots of k-Adam's strategies next to each other."""
+"""Plots that compare k-Adam's strategies."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -57,7 +57,7 @@ def interval_row(
 def losses_by_rate(
     panel: axes.Axes, rates: Any, losses: xr.DataArray, place: int, color: Any, marker: str, **style
 ) -> None:
-    """Draw losses versus learning rates, with the one at the chosen place filled."""
+    """Draw losses versus learning rates, with the marker of the chosen one filled."""
     panel.plot(rates, losses, color=color, marker=marker, fillstyle="none", markersize=4, **style)
     panel.plot(rates[place], losses[place], marker, color=color, markersize=6)
 

@@ -21,8 +21,8 @@ FIGURE = Figure(
     "{reference} in (c); panels are gray below its own error, estimated for order 2. The dotted "
     "line is the error of the paper's Euler scheme with K = {goal}; titles state the fewest "
     "gradients with which the exponential integrator does as well. Dashed lines are diffrax's "
-    "methods with even substeps in t, where u's √t at the start of a minibatch limits them to "
-    "order 1.5; solid ones have them in x, where t = (n + x²)η.",
+    "methods with substeps evenly spaced in t, where u's √t at the start of a minibatch limits "
+    "them to order 1.5; for solid lines they are evenly spaced in x, where t = (n + x²)η.",
     presets={
         "smoke": Config(
             model=SMOKE_MODEL,

@@ -19,7 +19,7 @@ PROCESSES = {
 FLOWS = {"paper": ("paper's bias correction", "-"), "self-consistent": ("self-consistent", "--")}
 """Labels and lines where colors tell learning rates apart."""
 AT = {"steps": ("o", "tab:red"), "time": ("s", "tab:blue")}
-"""Markers and colors by what is equal between learning rates."""
+"""Markers and colors by the quantity that is equal between learning rates."""
 EARLY_STEPS = 30
 
 

@@ -1,4 +1,4 @@
-"""Plots of 2-Adam next to Adam with a normalization layer."""
+"""Plots of 2-Adam versus Adam with a normalization layer."""
 
 import numpy as np
 import xarray as xr

@@ -9,7 +9,7 @@ best two get all tuning seeds.
 Panel (a) draws losses that are more than 1.5 nat above the best at that height. Panel (b) draws the
 best quarter of 2-Adam's members. Of the strategies, (c) shows inverse exp and the best one on
 validation; its intervals are from the bootstrap, but no narrower than Student's t. Panel (d) covers
-the members of the whole box that did not diverge: below 0, more is better.
+the members of the whole box that did not diverge: where it is negative, larger values are better.
 """
 
 from experiments.core.figure import Figure
@@ -32,11 +32,11 @@ FIGURE = Figure(
     "{learning_rate:g}, and {num_refined} around the best; the best {num_finalists} get "
     "{num_tuning_seeds} seeds. (a) Validation loss of all members, and of the paper's five "
     "strategies at {strategy_rates} times the same learning rate; (b) the decays of 2-Adam's best "
-    "members, the better the darker. (c) Tuned AdamW's test loss minus 2-Adam's, {num_seeds} fresh "
+    "members, darker where better. (c) Tuned AdamW's test loss minus 2-Adam's, {num_seeds} fresh "
     "seeds, {eval_batches} batches, mean and paired 95% interval, on text and on images (CNN at "
     "{second_model.width:g} of its width, {dataset}, {second_steps} steps); (d) Spearman's "
-    "correlation of each coordinate with validation loss. Stars mark what was chosen, gray "
-    "is the outer tenth of a range, and a ring marks a learning rate near an end of its range.",
+    "correlation of each coordinate with validation loss. Stars mark what was chosen, gray is the "
+    "outer tenth of a range, and a ring marks a learning rate near an end of its range.",
     presets={
         "smoke": Config(
             model=SMOKE_MODEL,
@@ -51,22 +51,22 @@ FIGURE = Figure(
             num_tuning_seeds=2,
             strategy_rates=(1.0, 4.0),
             confirmed=False,
-            chunk_size=2,  # of the smallest sweep: one more would be one more program
+            chunk_size=2,  # the smallest sweep's size: one more would be one more program
         ),
         "laptop": Config(
             model=LAPTOP_MODEL,
             strategy_rates=(0.25, 0.5, 1.0, 2.0, 4.0),
             second_rates=(1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0),
-            chunk_size=4,  # of the smallest sweep, as above
+            chunk_size=4,  # the smallest sweep's size, as above
         ),
         "evening": Config(
             model=LAPTOP_MODEL,
             num_seeds=40,
             strategy_rates=(0.25, 0.5, 1.0, 2.0, 4.0),
             second_rates=(1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0),
-            chunk_size=4,  # of the smallest sweep, as above
+            chunk_size=4,  # the smallest sweep's size, as above
         ),
-        # As the figure of k-Adam's strategies on text, and the paper's images.
+        # As in the figure of k-Adam's strategies on text, with the paper's images.
         "paper": Config(
             batch=64,
             num_steps=20_000,

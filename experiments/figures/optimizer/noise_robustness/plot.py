@@ -21,7 +21,7 @@ DODGE = 0.08
 
 
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
-    """Draw losses, minus Adam's and as they are, for each noise; then losses by learning rate."""
+    """Draw losses, minus Adam's and in full, for each noise; then losses by learning rate."""
     canvas, grid = plotting.canvas(10.2, 6.4, nrows=2, ncols=3, sharey="row", sharex="col")
     rivals = dataset.isel(k=slice(1, None))
     for column, (axis, (kind, what)) in enumerate(KINDS.items()):
@@ -52,7 +52,7 @@ def _size(k: int) -> int:
 
 
 def _styles(data: xr.Dataset) -> dict[int, tuple]:
-    """Return color and marker of every k; the larger k, the lighter."""
+    """Return color and marker of every k, lighter for larger k."""
     first, *others = data.k.values.tolist()
     colors = matplotlib.colormaps["viridis"](np.linspace(0.1, 0.8, len(others)))
     marks = [MARKERS[place % len(MARKERS)] for place in range(len(others))]

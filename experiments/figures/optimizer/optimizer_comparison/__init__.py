@@ -1,10 +1,10 @@
-"""k-Adam and six other optimizers, each tuned with equally many runs (not in the paper).
+"""k-Adam and six other optimizers, each tuned with the same number of runs (not in the paper).
 
 Every optimizer has its own range of learning rates, times settings of its decays and weight decay
 around the best known ones. All of these are trained with one seed, and the finalists with all
 tuning seeds, including the first; their mean validation loss, on the first half of the held-out
-text, chooses. k-Adam has equally many finalists of each k and strategy, which have the usual decays
-and weight decay, untuned. Schedule-free AdamW is measured through its averaged parameters.
+text, chooses. k-Adam has the same number of finalists for each k and strategy, which have the usual
+decays and weight decay, untuned. Schedule-free AdamW is measured through its averaged parameters.
 
 Intervals of gains are from the bootstrap, but no narrower than Student's t. The axis of (a) is
 logarithmic beyond ±0.1. An arm at an end of what was tried might be better beyond it. For k-Adam
@@ -22,7 +22,7 @@ from kadam_jax import STRATEGIES
 
 FIGURE = Figure(
     name="optimizer_comparison",
-    title="k-Adam and six other optimizers, each tuned with equally many runs",
+    title="k-Adam and six other optimizers, each tuned with the same number of runs",
     paper="not in the paper",
     question=WORTH_TRYING,
     decided_by={
@@ -38,11 +38,11 @@ FIGURE = Figure(
     "seed and the best {num_finalists} with {num_tuning_seeds}; k-Adam's settings are its "
     "strategies at k in {ks}, and only their learning rates are tuned. (a) Tuned AdamW's test "
     "loss minus the arm's, {num_seeds} fresh seeds, {eval_batches} batches, mean and paired 95% "
-    "interval, filled where it is not zero by Holm's procedure over all rows; (picked) is the "
-    "arm that tuning k-Adam ends with; (b) the test loss of each seed, and their mean. A ring "
-    "marks an arm with a learning rate, γ, β or λ at an end of what was tried. The second page "
-    "shows validation loss of the first tuning seed versus learning rate, with the chosen rate "
-    "filled: (a) each optimizer at its chosen γ, β and λ; (b) every k and strategy, k = 3 "
+    "interval, filled where Holm's procedure over all rows finds it different from zero; (picked) "
+    "is the arm that tuning k-Adam ends with; (b) the test loss of each seed, and their mean. A "
+    "ring marks an arm with a learning rate, γ, β or λ at an end of what was tried. The second "
+    "page shows validation loss of the first tuning seed versus learning rate, with the chosen "
+    "rate filled: (a) each optimizer at its chosen γ, β and λ; (b) every k and strategy, k = 3 "
     "dashed, with AdamW at its first setting, dotted.",
     presets={
         "smoke": Config(

@@ -1,4 +1,4 @@
-"""Plots of optimizers next to each other."""
+"""Plots that compare optimizers."""
 
 import numpy as np
 import xarray as xr

@@ -78,7 +78,7 @@ def _steps(panel, data: xr.Dataset) -> str:
     panel.set(xscale="log", yscale="log" if (values > 0).any() else "linear")
     panel.set(xlabel="step n + 1", ylabel="largest |u| (learning rates)")
     panel.legend(title="batch size over the smallest", loc="upper left")
-    return "unused rows, rule tokens"
+    return "unused rows, tokens rule"
 
 
 def _losses(panel, data: xr.Dataset) -> str:

@@ -8,7 +8,7 @@ from experiments.core import plot as plotting
 
 
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
-    """Draw the plane, then a panel for each point with shared axes, which the theorem leaves."""
+    """Draw the plane, then a panel for each point; the theorem leaves their shared axes."""
     num_points = dataset.sizes["point"]
     canvas, (plane, *others) = plotting.small_multiples(num_points + 1, 4, 11.6, 2.5)
     _plane(plane, dataset)

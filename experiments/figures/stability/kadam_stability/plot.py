@@ -1,4 +1,4 @@
-"""Plots of the stability of k-Adam next to Adam's."""
+"""Plots of the stability of k-Adam versus Adam's."""
 
 from functools import partial
 
@@ -15,7 +15,7 @@ MARKS = {
     k: dict(color=c, marker=m, linestyle="none", fillstyle="none", markersize=4 + 2 * k)
     for k, (c, m) in STAGES.items()
 }
-"""Rings of each k that can lie around each other."""
+"""Rings for each k, of different sizes, so that one can surround another."""
 
 
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:

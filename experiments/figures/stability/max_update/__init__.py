@@ -17,8 +17,8 @@ FIGURE = Figure(
         "grows-in-b-minus": "where C < 0 every run reaches an update of {} learning rates",
         "growth-starts-at-the-boundary": "just below C = 0 updates grow at {} times the predicted "
         "rate",
-        "late-slope-is-half-c": "of the difference between |C|/2 and the exact rate, updates show "
-        "{}",
+        "late-slope-is-half-c": "updates show {} of the difference between |C|/2 and the "
+        "exact rate",
     },
     caption=NETWORK
     + " ({contrast_steps} in (c) and (d) of the second page) at a constant learning "

@@ -1,4 +1,4 @@
-"""How large updates get: every optimizer of optax at its defaults (not in the paper)."""
+"""How large updates get: each of optax's optimizers at its defaults (not in the paper)."""
 
 from experiments.core.figure import Figure
 from experiments.core.questions import UPDATES_BOUNDED
@@ -7,7 +7,7 @@ from experiments.figures.stability.optimizer_stability.run import Config, comput
 
 FIGURE = Figure(
     name="optimizer_stability",
-    title="How large updates get: every optimizer of optax at its defaults",
+    title="How large updates get: each of optax's optimizers at its defaults",
     paper="not in the paper",
     question=UPDATES_BOUNDED,
     caption="All optimizers that optax and optax.contrib have, at their defaults, with ε → 0. "
@@ -16,7 +16,7 @@ FIGURE = Figure(
     "supremum (lines) and the update that the optimizer reaches on the worst gradients (dots). "
     "(b) How fast their updates grow once gradients stop. (c) For optimizers of another form, the "
     "largest update that a search with {search_length} gradients reached for a parameter with one "
-    "entry, a lower bound. The table has the optimizers to which the question does not apply.",
+    "entry, a lower bound. The table lists the optimizers to which the question does not apply.",
     presets={
         "smoke": Config(
             longest=30,

@@ -17,7 +17,7 @@ BLANK = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
 
 
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
-    """Draw suprema, growth and lower bounds, with a table of what does not apply below."""
+    """Draw suprema, growth and lower bounds, above a table of optimizers without any of these."""
     exact, lower, others = (
         dataset.isel(optimizer=(dataset.kind == kind).values)
         for kind in ("exact", "lower bound", "not applicable")

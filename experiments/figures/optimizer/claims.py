@@ -161,7 +161,7 @@ def strategy_claims(figure: str, task: str, section: str) -> tuple[Claim, ...]:
             "Adam minus that of the best of these strategies and k > 1, chosen on the other seeds",
             lambda run: difference((best(run, [ADAM]), best(run, _arms(run, FIRST_THREE, 2)))),
             reason="As for 2-Adam; since the arm is chosen on the other seeds, it does not profit "
-            "from luck on its own.",
+            "from its own luck.",
             correction="Adam, tuned in the same way, does better than all of them.",
         ),
         claim(

@@ -79,13 +79,13 @@ CLAIMS: tuple[Claim, ...] = (
         statement="⟨W_N, g_n⟩ is negative on average, by the contribution of g_n itself to W_N: "
         "-η(1-γ^(N-n))⟨g_n, g_n/√v_n⟩.",
         quantity=f"mean cosine of W_N and g_n over slices and the last {LATE_STEPS} steps, over "
-        "the cosine that this contribution makes, with qk-norm: median over seeds",
+        "the cosine that this contribution alone gives, with qk-norm: median over seeds",
         statistic=lambda run: median_over_seeds(_mean_over_own(run)),
         accept=(0.85, 1.15),
         reason="The tolerance is that of the factor (1+γ)/(1-γ) in norm_dynamics, which has the "
         "same source: a seventh is allowed for the correlation of gradients of different steps.",
         correction="It is negative, and by this much near the end, where gradients of other steps "
-        "have had no time; farther back correlated gradients cancel part of it.",
+        "have had no time to act; farther back correlated gradients cancel part of it.",
     ),
     claim(
         id="lemma-2-orthogonal-gradients",

@@ -77,8 +77,8 @@ CLAIMS: tuple[Claim, ...] = (
         "fresh seeds",
         statistic=_over_adamw_on_images,
         accept=(0.0, math.inf),
-        reason="What is recommended to others must be better on a task that it was not searched "
-        "on; by how much is for the first task to say.",
+        reason="Decays that are recommended to others must also be better on a task that the "
+        "search did not use; the first task says by how much.",
         correction="On another task they are worse than AdamW's, which were found in the same way.",
     ),
     claim(

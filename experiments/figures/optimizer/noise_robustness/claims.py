@@ -61,15 +61,15 @@ CLAIMS: tuple[Claim, ...] = tuple(
             "seeds, 95% interval by Student's t",
             statistic=lambda run, axis=axis: _gain(run, axis),
             accept=(0.0, math.inf),
-            reason="A beneficial k has a lower loss than both that one would use otherwise.",
+            reason="A beneficial k has a lower loss than both of the k that one would use "
+            "otherwise.",
             correction="Adam or 2-Adam, tuned in the same way, has the lower loss there.",
         ),
         Claim(
             id=f"larger-k-loses-less-with-{name}",
             figure="noise_robustness",
             section="§4.3",
-            statement="What a k larger than 2 gains over Adam grows, or what it loses shrinks, "
-            f"{growing}.",
+            statement="A k larger than 2 gains more over Adam, or loses less to it, {growing}.",
             quantity="slope of Adam's test loss minus k-Adam's, mean over k ≥ 3, nats per token "
             f"and {AXES[axis].unit}, each tuned in every condition: mean over fresh seeds, 95% "
             "interval by Student's t",

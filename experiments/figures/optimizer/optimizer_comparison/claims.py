@@ -1,4 +1,4 @@
-"""The paper's claims about k-Adam versus other optimizers, here each tuned with equally many runs.
+"""The paper's claims about k-Adam versus other optimizers, each tuned with as many runs.
 
 A gain is a test loss minus that of k-Adam, paired by fresh seeds; of several arms the one with the
 lowest validation loss counts. If a choice is at an end of what was tried, the arm may be better

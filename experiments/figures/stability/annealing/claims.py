@@ -29,6 +29,6 @@ CLAIMS: tuple[Claim, ...] = (
             run.excess_loss.sel(strength=1.0).isel(point=run.C.values <= GROWING)
         ),
         accept=(0.1, math.inf),
-        reason="A tenth of a nat is a tenth of the perplexity, which nobody would call equal.",
+        reason="A tenth of a nat is a tenth of the perplexity; nobody would call that equal.",
     ),
 )

@@ -13,7 +13,7 @@ claim = partial(Claim, figure="batch_scaling")
 
 
 def _crossing(run: xr.Dataset) -> Estimate:
-    """Return the batch size at which the growth of rule tokens is 0, from a batch size of 128."""
+    """Return the batch size at which the tokens rule's growth is 0, from a batch size of 128."""
     growth = run.growth.sel(rule="tokens").values  # rises with the batch size
     return exact(128 * np.interp(0.0, growth, run.ratio.values), growth.size)
 
@@ -23,7 +23,7 @@ def _of_largest_batch(values: xr.DataArray, rule: str) -> xr.DataArray:
 
 
 def _loss_gap(run: xr.Dataset) -> Estimate:
-    """Compare rule tokens with the rule both at the largest batch size."""
+    """Compare the tokens rule with the both rule at the largest batch size."""
     gap = _of_largest_batch(run.loss, "tokens") - _of_largest_batch(run.loss, "both")
     return paired_mean(gap.values)
 
@@ -44,9 +44,9 @@ CLAIMS: tuple[Claim, ...] = (
     claim(
         id="boundary-at-650",
         section="Theorem 1",
-        statement="With γ = .95 and β = .98 at batch size 128, rule tokens leaves the region of "
-        "bounded updates at batch size 650.",
-        quantity="batch size at which ln(γ/√β) of rule tokens is 0",
+        statement="With γ = .95 and β = .98 at batch size 128, the tokens rule leaves the region "
+        "of bounded updates at batch size 650.",
+        quantity="batch size at which ln(γ/√β) of the tokens rule is 0",
         statistic=_crossing,
         accept=(650 * 0.99, 650 * 1.01),
         reason="A percent allows for interpolation and for the rounding of 650.",
@@ -55,7 +55,7 @@ CLAIMS: tuple[Claim, ...] = (
         id="other-rules-stay-inside",
         section="Theorem 1",
         statement="Rules that change both decays stay in the region of bounded updates.",
-        quantity="largest ln(γ/√β) of rules both and sde at all batch sizes, in 1/step",
+        quantity="largest ln(γ/√β) of the rules both and sde at all batch sizes, in 1/step",
         statistic=lambda run: exact(
             run.growth.sel(rule=["both", "sde"]).max(), 2 * run.sizes["ratio"]
         ),
@@ -74,18 +74,18 @@ CLAIMS: tuple[Claim, ...] = (
     claim(
         id="updates-grow-beyond-the-critical-batch",
         section="§3.2",
-        statement="Beyond B* updates grow in training, too.",
-        quantity="largest ‖uₙ‖∞ of rule tokens over that of rule both at the largest batch size, "
-        "median over seeds",
+        statement="Beyond B* updates grow in training too.",
+        quantity="largest ‖uₙ‖∞ of the tokens rule over that of the both rule at the largest batch "
+        "size, median over seeds",
         statistic=_update_ratio,
         accept=(10.0, math.inf),
-        reason="A factor of ten is more than seeds or stable decays make.",
+        reason="A factor of ten is more than seeds or stable decays can cause.",
     ),
     claim(
         id="unused-rows-grow",
         section="§3.2",
         statement="The updates that grow are those of vocabulary rows that the text never uses.",
-        quantity="share of seeds whose largest update is in an unused row, rule tokens, largest "
+        quantity="share of seeds whose largest update is in an unused row, tokens rule, largest "
         "batch size",
         statistic=_share_in_unused_rows,
         accept=(1.0, 1.0),
@@ -95,10 +95,11 @@ CLAIMS: tuple[Claim, ...] = (
         id="growth-harms-the-loss",
         section="§3.3",
         statement="Beyond B* the loss is worse than with decays inside the stable region.",
-        quantity="training loss at the end, rule tokens minus rule both, largest batch size, "
-        "nats per token, paired by seed",
+        quantity="training loss at the end of the tokens rule minus that of the both rule, largest "
+        "batch size, nats per token, paired by seed",
         statistic=_loss_gap,
         accept=(0.02, math.inf),
-        reason="Changes of γ and β within the region make about two hundredths of a nat.",
+        reason="Changes of γ and β within the region change the loss by about two hundredths of a "
+        "nat.",
     ),
 )

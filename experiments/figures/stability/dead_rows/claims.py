@@ -55,7 +55,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     claim(
         id="unused-rows-have-the-largest-update",
-        statement="What grows are rows of the embedding that the text never uses.",
+        statement="The updates that grow are those of embedding rows that the text never uses.",
         quantity="share of seeds whose largest update is in an unused row, at the defaults",
         statistic=_share_in_unused_rows,
         accept=(1.0, 1.0),
@@ -86,19 +86,21 @@ CLAIMS: tuple[Claim, ...] = (
         "median over seeds",
         statistic=lambda run: _loss_gap(run, "defaults", "inside"),
         accept=(0.02, math.inf),
-        reason="Changes of decays within the region make about two hundredths of a nat.",
+        reason="Changes of decays within the region change the loss by about two hundredths of a "
+        "nat.",
     ),
     claim(
         id="clipping-cures",
-        statement="Clipping updates at the supremum of decays inside the boundary cures it.",
+        statement="Clipping updates at the supremum of decays inside the boundary removes this "
+        "harm.",
         quantity="training loss at the end, defaults with clipping minus γ inside, ε = 1e-8, nats "
         "per token, median over seeds",
         statistic=lambda run: _loss_gap(run, "clipped", "inside"),
         accept=(-math.inf, 0.02),
         reason="The same two hundredths of a nat.",
         correction="Most of what remains is the cost of the slower average, which clipping keeps. "
-        "The rest is that clipped updates of rows without gradients stay as large as the clip; "
-        "inside the boundary they vanish.",
+        "The rest comes from clipped updates of rows without gradients, which stay as large as "
+        "the clip; inside the boundary they vanish.",
         corrected_by="clipping-is-no-substitute-for-stable-decays",
     ),
     claim(
@@ -135,7 +137,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     claim(
         id="ademamix-grows-in-training",
-        statement="Beyond its boundary ademamix grows in training, too.",
+        statement="Beyond the boundary the updates of ademamix grow in training too.",
         quantity="largest update of ademamix over that with b3 inside, median over seeds",
         statistic=lambda run: _ratio(run, "ademamix", "ademamix inside"),
         accept=(2.0, math.inf),

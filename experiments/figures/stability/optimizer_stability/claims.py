@@ -25,7 +25,7 @@ def _at(name: str, length: int, run: xr.Dataset) -> Estimate:
 
 
 def _grow(run: xr.Dataset) -> Estimate:
-    """Count the optimizers of the exact form that grow though others should, and vice versa."""
+    """Count the optimizers of the exact form that grow and are not in `GROWING`, or the reverse."""
     among = (run.kind == "exact").values
     growing, named = run.growth.values > 0, run.optimizer.isin(GROWING).values
     return exact((growing != named)[among | named].sum(), int(among.sum()))

@@ -68,6 +68,10 @@ CLAIMS: tuple[Claim, ...] = (
             reason="Adam's updates must have grown by a decade there.",
             correction="Its updates are smaller, but by less than a decade in a run of this "
             "length, and they grow too.",
+            scale="Its updates begin to grow later: after 400 steps they are less than a decade "
+            "below Adam's, after 800 steps about three."
+            if k == 2
+            else "",
         )
         for k in (2, 3)
     ),

@@ -1,0 +1,130 @@
+"""Plots of contenders by task."""
+
+from functools import partial
+
+import numpy as np
+import xarray as xr
+from matplotlib import axes, colormaps, figure
+
+from experiments.core import plot as plotting
+from experiments.figures.optimizer.contenders.rows import CONTENDERS
+from experiments.figures.optimizer.plot import interval_row, legend_on_top, losses_by_rate
+from experiments.training.optimizers import ADAMW
+
+LEVEL = 0.05
+WIDTH = 3.4
+"""Inches for each task."""
+COLORS = {name: colormaps["tab20"](place % 20) for place, name in enumerate(sorted(CONTENDERS))}
+MARKERS = {True: "o", False: "s"}
+"""Markers of k-Adam and of others."""
+ROWS = (
+    ("gain", "gain over AdamW", ""),
+    ("saved", "steps saved to AdamW's loss", "% of AdamW's"),
+    ("shared_gain", "gain with one setting for all tasks", "% of a uniform guess"),
+)
+"""Variable, title and unit of each row of panels."""
+
+
+def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
+    """Draw gains, saved steps and gains at shared settings; courses; losses by learning rate."""
+    first = dataset.gain.isel(task=0).sel(end="value")
+    data = dataset.isel(arm=(-first).fillna(np.inf).argsort().values)
+    tasks = data.sizes["task"]
+    height = 0.2 * data.sizes["arm"] + 0.7
+    canvas, grid = plotting.canvas(
+        WIDTH * tasks + 1.4, 3 * height + 0.4, nrows=3, ncols=tasks, sharey=True, squeeze=False
+    )
+    panels = [partial(_intervals, task=task, row=row) for row in ROWS for task in range(tasks)]
+    plotting.draw_panels(grid, data, panels)
+    mark = {"color": "0.3", "marker": "o", "linestyle": "none"}
+    marks = {f"Holm: p < {LEVEL:g}": mark, f"Holm: p ≥ {LEVEL:g}": mark | {"fillstyle": "none"}}
+    edge = "nothing was tried beyond its η or memory" if data.at_edge.any() else ""
+    legend_on_top(canvas, marks, edge)
+    return {"": canvas, "course": _lines(data, _course), "search": _lines(data, _search)}
+
+
+def _style(name: str) -> dict:
+    return {"color": COLORS[name], "marker": MARKERS[name.startswith("kadam")]}
+
+
+def _intervals(panel: axes.Axes, data: xr.Dataset, task: int, row: tuple[str, str, str]) -> str:
+    variable, title, unit = row
+    data = data.isel(task=task)
+    for place, name in enumerate(data.arm.values):
+        arm = data.isel(arm=place)
+        style = _style(name)
+        filled = variable != "gain" or name == ADAMW or arm.p_value < LEVEL
+        interval_row(
+            panel,
+            place,
+            arm[variable],
+            variable == "gain" and arm.at_edge.any(),
+            fmt=style["marker"],
+            color=style["color"],
+            fillstyle="full" if filled else "none",
+            markersize=4,
+            capsize=2,
+        )
+    panel.axvline(0, color="0.4", linestyle=":", linewidth=0.8)
+    panel.grid(axis="x", linewidth=0.3)
+    plotting.label_rows(panel, [CONTENDERS[name].label for name in data.arm.values], fontsize=7)
+    _scale(panel, data[variable].sel(end="value").values)
+    text = data.task.item().startswith("text")
+    unit = unit or ("nats per token" if text else "percentage points")
+    panel.set(xlabel=f"{title} ({unit})", ylabel="contender" if task == 0 else "")
+    return data.label.item()
+
+
+def _scale(panel: axes.Axes, values: np.ndarray) -> None:
+    """Make an axis linear where half of the values are, and logarithmic beyond."""
+    sizes = abs(values[np.isfinite(values) & (values != 0)])
+    if sizes.size:
+        panel.set_xscale("symlog", linthresh=float(np.median(sizes)))
+        panel.xaxis.set_major_formatter("{x:g}")
+        panel.minorticks_off()
+
+
+def _lines(data: xr.Dataset, draw) -> figure.Figure:
+    """Draw a panel for each task, with one legend."""
+    tasks = data.sizes["task"]
+    canvas, grid = plotting.canvas(WIDTH * tasks + 0.4, 5, ncols=tasks, squeeze=False)
+    plotting.draw_panels(grid, data, [partial(draw, task=task) for task in range(tasks)])
+    labels = {CONTENDERS[name].label: {**_style(name), "markersize": 4} for name in data.arm.values}
+    handles = plotting.handles_of(labels)
+    canvas.legend(handles=handles, loc="outside lower center", ncols=2 * tasks)
+    return canvas
+
+
+def _course(panel: axes.Axes, data: xr.Dataset, task: int) -> str:
+    data = data.isel(task=task)
+    for name in data.arm.values:
+        loss = data.course.sel(arm=name).mean("seed", skipna=False)
+        panel.plot(data.steps, loss, color=COLORS[name], linewidth=0.9)
+    panel.axhline(float(data.target), color="0.4", linestyle=":", linewidth=0.8)
+    half = data.course.isel(point=slice(data.sizes["point"] // 4, None)).mean("seed").values
+    half = half[np.isfinite(half)]
+    if half.size:
+        plotting.set_heights(panel, 0.99 * half.min(), half.max())
+    panel.set(xlabel="optimizer steps", ylabel="validation loss (nats)")
+    return data.label.item()
+
+
+def _search(panel: axes.Axes, data: xr.Dataset, task: int) -> str:
+    data = data.isel(task=task)
+    chosen = []
+    for name in data.arm.values:
+        arm = data.sel(arm=name)
+        picked = arm.isel(candidate=int(arm.picked))
+        same = ((arm.b1 == picked.b1) & (arm.b2 == picked.b2)).values
+        arm = arm.isel(candidate=same).sortby("learning_rate")
+        loss = arm.validation.where(np.isfinite(arm.validation))
+        place = int(np.flatnonzero(arm.candidate == picked.candidate)[0])
+        losses_by_rate(panel, arm.learning_rate, loss, place, **_style(name), linewidth=0.9)
+        if arm.at_edge.any():
+            panel.plot(picked.learning_rate, loss[place], color=COLORS[name], **plotting.RING)
+        chosen.append(float(loss[place]))
+    if np.isfinite(chosen).any():
+        low, high = np.nanmin(chosen), np.nanmax(chosen)
+        panel.set_ylim(low - 0.02 * low, high + 0.2 * high)
+    panel.set(xscale="log", xlabel="learning rate η", ylabel="validation loss, one seed (nats)")
+    return data.label.item()

@@ -50,9 +50,6 @@ TASKS: dict[str, Setting] = {
 }
 """The tasks by name."""
 
-Measure = Callable[[Any, Any], tuple[jax.Array, jax.Array]]
-"""`measure(params, state)` returns a split's mean loss in nats and its score."""
-
 
 class Problem(NamedTuple):
     """A task with its data and its measures."""
@@ -61,10 +58,11 @@ class Problem(NamedTuple):
     num_steps: int
     chance: float
     """Loss of a uniform guess, in nats."""
-    validation: Measure
-    test: Measure
-    course: Measure
-    """A cheaper measure on the validation split, for the course of a run."""
+    course: Callable[[Any, Any], jax.Array]
+    """`course(params, state)` returns a validation loss that is cheap enough to follow a run."""
+    measure: Callable[[Any, Any], dict[str, jax.Array]]
+    """`measure(params, state)` returns the losses `validation` and, on the test split, `loss`, in
+    nats, and the `score` there."""
 
 
 def problem(config: Any, name: str, run: Run) -> Problem:
@@ -86,67 +84,67 @@ def problem(config: Any, name: str, run: Run) -> Problem:
 def _text(config: Any, setting: Setting, run: Run) -> Problem:
     model = getattr(config, setting.model)
     task = language_task(model, run.corpus, config.batch * setting.batch)
-    validation, test = heldout_halves(run.corpus, model)
+    keys = jax.random.split(jax.random.key(0), config.eval_batches)
 
-    def measure(tokens, num_batches):
-        keys = jax.random.split(jax.random.key(0), num_batches)
+    def drawn(tokens):
+        return jax.vmap(lambda key: sample_batch(tokens, key, config.batch, model.context))(keys)
 
-        def of(params, state):
-            def loss(key):
-                crops = sample_batch(jnp.asarray(tokens), key, config.batch, model.context)
-                return task.evaluate(params, state, crops)
+    crops = np.stack([drawn(jnp.asarray(half)) for half in heldout_halves(run.corpus, model)])
 
-            mean = jax.lax.map(loss, keys).mean()
-            return mean, mean
+    def losses(params, state, batches):
+        return jax.lax.map(lambda tokens: task.evaluate(params, state, tokens), batches)
 
-        return of
+    def measure(params, state):
+        both = losses(params, state, jnp.asarray(crops.reshape(-1, *crops.shape[2:])))
+        validation, test = both.reshape(2, -1).mean(1)
+        return {"validation": validation, "loss": test, "score": test}
 
-    return Problem(
-        task,
-        num_steps=0,
-        chance=float(np.log(model.vocab_size)),
-        validation=measure(validation, config.eval_batches),
-        test=measure(test, config.eval_batches),
-        course=measure(validation, config.course_batches),
-    )
+    def course(params, state):
+        return losses(params, state, jnp.asarray(crops[0, : config.course_batches])).mean()
+
+    return Problem(task, 0, float(np.log(model.vocab_size)), course, measure)
 
 
 def _images(config: Any, setting: Setting, run: Run) -> Problem:
     if run.images is None:
         raise ConfigError("images must be images to train on, got None")
     model = getattr(config, setting.model)
-    train = _in_program(run.images.train)
+    train = run.images.train
+    validation, test = (run.images.heldout[name] for name in ("validation", "test"))
+    both = dataclasses.replace(
+        test,
+        pixels=np.concatenate([validation.pixels, test.pixels]),
+        labels=np.concatenate([validation.labels, test.labels]),
+    )
 
     def sample(key):
-        return train[jax.random.randint(key, (config.image_batch,), 0, len(train))]
+        return _in_program(train)[jax.random.randint(key, (config.image_batch,), 0, len(train))]
 
     task = image_task(model)._replace(sample=sample)
 
-    def measure(split):
-        pixels = _in_program(split)
-        places = np.arange(len(split)).reshape(-1, EVAL_IMAGES)
+    def means(params, state, places):
+        """Return loss and error of every EVAL_IMAGES images at the places."""
 
-        def of(params, state):
-            def sums(at):
-                return task.metrics(params, state, pixels[at], jnp.ones(EVAL_IMAGES))
+        def mean(at):
+            ones = jnp.ones(EVAL_IMAGES)
+            sums = task.metrics(params, state, _in_program(both)[at], ones / EVAL_IMAGES)
+            return sums["loss"], 100 * (1 - sums["accuracy"])
 
-            means = {
-                key: x.sum() / len(split)
-                for key, x in jax.lax.map(sums, jnp.asarray(places)).items()
-            }
-            return means["loss"], 100 * (1 - means["accuracy"])
+        return jax.lax.map(mean, jnp.asarray(places.reshape(-1, EVAL_IMAGES)))
 
-        return of
+    def measure(params, state):
+        losses, errors = means(params, state, np.arange(len(both)))
+        parts = len(validation) // EVAL_IMAGES
+        return {
+            "validation": losses[:parts].mean(),
+            "loss": losses[parts:].mean(),
+            "score": errors[parts:].mean(),
+        }
 
-    validation, test = (measure(run.images.heldout[name]) for name in ("validation", "test"))
-    return Problem(
-        task,
-        num_steps=0,
-        chance=float(np.log(model.num_classes)),
-        validation=validation,
-        test=test,
-        course=validation,
-    )
+    def course(params, state):
+        return means(params, state, np.arange(len(validation)))[0].mean()
+
+    return Problem(task, 0, float(np.log(model.num_classes)), course, measure)
 
 
 def _in_program(split: Any) -> Any:
@@ -173,8 +171,7 @@ def train(
       evaluated: `evaluated(opt_state, params)` returns the parameters that are measured.
 
     Returns:
-      `course`, (num_points,), the loss of `Problem.course`; `validation`, the loss at the end; and
-      `loss` and `score` on the test split.
+      `course`, (num_points,), the loss of `Problem.course`, and `Problem.measure` at the end.
     """
 
     def part(carry, index):
@@ -187,13 +184,10 @@ def train(
         )
         measured = evaluated(result.opt_state, result.params)
         carry = result.params, result.state, result.opt_state
-        return carry, of.course(measured, result.state)[0]
+        return carry, of.course(measured, result.state)
 
     params, state = of.task.init(jax.random.key(seed))
     start = params, state, optimizer.init(params)
     end, course = jax.lax.scan(part, start, jnp.arange(num_points))
     params, state, opt_state = end
-    params = evaluated(opt_state, params)
-    loss, score = of.test(params, state)
-    validation, _ = of.validation(params, state)
-    return {"course": course, "validation": validation, "loss": loss, "score": score}
+    return {"course": course, **of.measure(evaluated(opt_state, params), state)}

@@ -132,7 +132,7 @@ CONTENDERS: dict[str, Contender] = {
     "lion": Contender("Lion", OPTIMIZERS["lion"], 1e-3, 0.8, 0.9, 5e-2, squares=False),
     # Lion whose two averages are one.
     "signum": Contender("Signum", OPTIMIZERS["lion"], 1e-3, 0.8, 0.8, 5e-2, squares=False),
-    "ademamix": Contender("AdEMAMix, b3 = b2", Optimizer(_ademamix), 6e-4, 0.8, 0.98),
+    "ademamix": Contender("AdEMAMix, b3 = b2", Optimizer(_ademamix), 1.2e-3, 0.8, 0.96),
     "schedule_free_adamw": Contender(
         "Schedule-free AdamW", OPTIMIZERS["schedule_free_adamw"], 7e-3, 0.9, 0.9
     ),

@@ -72,9 +72,9 @@ class Config(TunedConfig, ContendersConfig, ImagesConfig):
     num_rounds: int = 2
     num_finalists: int = 4
     num_tuning_seeds: int = 3
-    num_seeds: int = 20
-    num_shared_seeds: int = 8
-    num_points: int = 20
+    num_seeds: int = 12
+    num_shared_seeds: int = 4
+    num_points: int = 8
     course_batches: int = 8
     eval_batches: int = 32
     chunk_size: int = 4

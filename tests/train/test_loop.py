@@ -137,6 +137,7 @@ def assert_same(ours, theirs, tolerance=0.0):
 def kept_programs(tmp_path_factory):
     """Share a program among runs, so that it compiles once."""
     settings = {
+        "jax_enable_compilation_cache": True,
         "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("programs")),
         "jax_persistent_cache_min_compile_time_secs": 0,
         "jax_persistent_cache_min_entry_size_bytes": -1,

@@ -2,7 +2,8 @@
 // Search, filters and order of the table of claims.
 // The address can name them: #claims?q=flow&verdict=holds&family=stability&sort=n
 
-// The parameters that the address gives to a part of the page, or null. function asked(part) {
+// The parameters that the address gives to a part of the page, or null.
+function asked(part) {
   const [anchor, query] = location.hash.slice(1).split("?");
   return anchor === part && query ? new URLSearchParams(query) : null;
 }

@@ -104,13 +104,15 @@ def scale_by_kadam(
       the state, so it cannot be traced.
     b1: Decay rate for the averages of the updates, as one would choose it for
       Adam.
-    b2: Decay rate for the averages of the squared updates, chosen in the same way.
+    b2: Decay rate for the averages of the squared updates, chosen in the same
+      way.
     eps: A constant added to the root of each average of squares.
     mu_dtype: Optional `dtype` in which ``mu`` is stored; if `None`, it has that
       of the parameters, but at least float32.
-    strategy: How ``b1`` and ``b2`` become the decay rates of each stage, where ``b`` is either of
-      the two: 'inverse_exp' for ``1 - (1 - b) ** (1 / k)``, 'exp' for ``b ** k``, 'scaled' for ``b
-      / k``, 'naive' for ``b`` and 'root' for ``b ** (1 / k)``.
+    strategy: How ``b1`` and ``b2`` become the decay rates of each stage, where
+      ``b`` is either of the two: 'inverse_exp' for ``1 - (1 - b) ** (1 / k)``,
+      'exp' for ``b ** k``, 'scaled' for ``b / k``, 'naive' for ``b`` and 'root'
+      for ``b ** (1 / k)``.
 
   Returns:
     The corresponding :class:`optax.GradientTransformation`.
@@ -172,8 +174,9 @@ def kadam(
   r"""The k-Adam optimizer.
 
   Adam divides an average of the gradients by the root of an average of their
-  squares. k-Adam does so k times in succession, each time to the output of the previous time. It is
-  Adam for :math:`k = 1` without weight decay, and AdamW with it.
+  squares. k-Adam does so k times in succession, each time to the output of the
+  previous time. It is Adam for :math:`k = 1` without weight decay, and AdamW
+  with it.
 
   Let :math:`\alpha_t` represent the learning rate, :math:`\lambda` the weight
   decay, :math:`\beta_1, \beta_2` the decay rates that ``strategy`` gives each
@@ -204,14 +207,15 @@ def kadam(
       the state, so it cannot be traced.
     b1: Decay rate for the averages of the updates, as one would choose it for
       Adam.
-    b2: Decay rate for the averages of the squared updates, chosen in the same way.
+    b2: Decay rate for the averages of the squared updates, chosen in the same
+      way.
     eps: A constant added to the root of each average of squares.
     mu_dtype: Optional `dtype` in which ``mu`` is stored; if `None`, it has that
       of the parameters, but at least float32.
     strategy: How ``b1`` and ``b2`` become the decay rates of each stage, see
       :func:`optax.contrib.scale_by_kadam`.
-    weight_decay: Strength of the weight decay, which is multiplied by the learning rate as in
-      :func:`optax.adamw`.
+    weight_decay: Strength of the weight decay, which is multiplied by the
+      learning rate as in :func:`optax.adamw`.
     mask: A tree with the same structure as the parameters or a prefix of it, or
       a function from the parameters to one. Its leaves are booleans, `True`
       where weight decay applies.

@@ -69,7 +69,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
             id=f"larger-k-loses-less-with-{name}",
             figure="noise_robustness",
             section="§4.3",
-            statement="A k larger than 2 gains more over Adam, or loses less to it, {growing}.",
+            statement=f"A k larger than 2 gains more over Adam, or loses less to it, {growing}.",
             quantity="slope of Adam's test loss minus k-Adam's, mean over k ≥ 3, nats per token "
             f"and {AXES[axis].unit}, each tuned in every condition: mean over fresh seeds, 95% "
             "interval by Student's t",

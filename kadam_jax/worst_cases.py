@@ -491,8 +491,8 @@ def _derivatives(optimizer: optax.GradientTransformation, num_steps: int) -> Cal
 def _continued(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return signs and logarithms, continued after the last value that is known.
 
-    Later values are too small: they are geometric if the values before them, up to 64, are, and 0
-    otherwise.
+    Later values are too small. They continue a geometric sequence if the values before them, up to
+    64, are one; otherwise they are 0.
     """
     known = np.abs(values) > _SMALLEST
     log = np.where(known, np.log(np.where(known, np.abs(values), 1.0)), -np.inf)

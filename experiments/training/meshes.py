@@ -24,7 +24,8 @@ class MeshConfig:
     Attributes:
       members: Number of devices that share the members; None for as many as divide the number of
         members.
-      data: Number of devices that share each batch; None for those that are left, or 1 on CPUs.
+      data: Number of devices that share each batch; None for the remaining devices, or for 1 on
+        CPUs.
       shard_above: Parameters with more entries than this are also sharded over the data axis (fully
         sharded data parallelism), into as many parts as divide one of their axes evenly; None
         shards none.

@@ -296,7 +296,7 @@ def _as_before(after: ArrayLike, before: ArrayLike) -> ArrayLike:
 
 
 def _over_members(fn: Callable[..., Any], mesh: Mesh, at_once: int | None) -> Callable[..., Any]:
-    """Apply `fn(member, *shared)` to all members, (num_members, ...), each device to its own."""
+    """Apply `fn(member, *shared)` to all members, (num_members, ...), each device to its share."""
 
     def on_one_device(members, *shared):
         num_members = len(jax.tree.leaves(members)[0])

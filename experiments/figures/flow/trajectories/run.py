@@ -47,7 +47,8 @@ class Config(TrainingConfig):
       compared_steps: Steps N after which learning rates are compared; also Euler's number of steps.
       early_steps: Steps after which the bias corrections are compared.
       substeps: Substeps of the exponential integrator in a step.
-      reference_substeps: Its substeps in the reference for Euler's error and its own.
+      reference_substeps: Substeps of the exponential integrator in the reference for both methods'
+        errors.
       euler_substeps: Values of K of the paper's solver.
     """
 
@@ -134,7 +135,8 @@ def analyze(
       leaves: The array that holds each drawn parameter.
       by_rate: The result of `flow_distances` for `config.flows` with the discrete run as the
         center, each (num_rates, num_seeds, num_processes, ...).
-      by_solver: The same for `config.solvers` with the reference as the center, one learning rate.
+      by_solver: The same for `config.solvers`, with the reference as the center, at one learning
+        rate.
     """
     steps = np.array(
         [[config.compared_steps] * len(config.learning_rates), config.steps_at_equal_time]

@@ -80,7 +80,7 @@ class Config(TrainingConfig):
 
     @property
     def chosen(self) -> np.ndarray:
-        """Places of the recorded ones among these, the same for all members."""
+        """Places of the recorded queries and keys, the same for all members."""
         chosen = np.random.default_rng(0).choice(self.num_available, self.num_slices, replace=False)
         return np.sort(chosen)
 

@@ -86,7 +86,7 @@ def analyze(config: Any, data: xr.Dataset) -> xr.Dataset:
 
 
 def _lowest(data: xr.Dataset, arms: Sequence[str]) -> str:
-    """Return the one of these arms with the lowest validation loss."""
+    """Return which of these arms has the lowest validation loss."""
     return arms[int(lowest(data.mean_validation.sel(arm=list(arms))))]
 
 

@@ -38,13 +38,13 @@ class Config(TunedConfig):
       batch: Examples in a batch when noise is added.
       learning_rate: The lowest rate of the grid; all rates of the grid are peaks of the schedule.
       ks: Numbers of stages, starting with 1.
-      strategy: How a stage's decays follow from Adam's usual ones.
+      strategy: How a stage's decays follow from Adam's usual decays.
       batch_sizes: Batch sizes without any added noise.
       gradient_noises: Levels of noise in the gradients: its root mean square over that of the
         gradients.
       label_noises: Shares of training labels that are replaced.
       num_rates: Learning rates that each k is tuned over in each condition.
-      rate_step: Ratio of a learning rate to the one below.
+      rate_step: Ratio of a learning rate to the next lower one.
       eval_examples: Predictions in each held-out split, drawn once.
     """
 

@@ -37,7 +37,7 @@ class Config(ContendersConfig):
       first_powers: The power of `factor` at the lowest rate of each optimizer, then of each
         strategy.
       num_rates: Number of rates of each arm.
-      factor: Ratio of one rate to the one before.
+      factor: Ratio of a rate to the next lower one.
       tolerance: Nats per token above the lowest loss that a basin includes.
       noise_steps: Steps on noise; the second half is measured.
       noise_entries: Entries of the noise gradient.

@@ -1,4 +1,4 @@
-"""k-Adam by k and strategy on images (Figs. 6 and 15): CIFAR-10 if it is given, else digits."""
+"""k-Adam by k and strategy on images (Figs. 6 and 15): CIFAR-10 if given, otherwise digits."""
 
 from dataclasses import dataclass, field
 

@@ -156,7 +156,7 @@ def _clipping(make: Callable) -> Callable[[Mapping[str, jax.Array]], optax.Gradi
 def analyze(
     config: Config, loss: np.ndarray, largest: Mapping[str, np.ndarray], suprema: np.ndarray
 ) -> xr.Dataset:
-    """Compare what was trained.
+    """Compare the trained arms.
 
     Args:
       config: The configuration.

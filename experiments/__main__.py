@@ -5,8 +5,8 @@ and 143 SIGTERM. Figures keep their finished chunks, and the same command contin
 `train` writes a checkpoint first, and continues with `--resume`.
 
 Arguments are parsed by argparse, fields of configurations (`--set`) by tyro: for arguments, tyro
-would frame its errors over up to ten lines, not say one sentence; answer `run NAME --help` before
-it has read NAME, so without the figure's fields; and add 0.2 s to `--help` and `list`.
+would frame an error in up to ten lines instead of one sentence, answer `run NAME --help` before it
+has read NAME and thus without the figure's fields, and add 0.2 s to `--help` and `list`.
 
 On Linux the process restarts itself with `GLIBC_TUNABLES=glibc.malloc.hugetlb=1`, unless that
 variable is set: every large temporary of a compiled program is fresh memory there, and with huge
@@ -536,6 +536,6 @@ if __name__ == "__main__":
     _restart_with_tunables()
     _handle_interrupts()
     exit_code = main()
-    if exit_code == INTERRUPTED:  # JAX crashes in its own shutdown after a stop while compiling
+    if exit_code == INTERRUPTED:  # JAX crashes in its own shutdown if stopped while it compiles
         os._exit(exit_code)
     sys.exit(exit_code)

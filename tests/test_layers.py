@@ -78,7 +78,7 @@ def imports_of(name, file):
 
 
 def owner(imported):
-    """Return our module that an imported name is or is defined in, "" if it is not ours."""
+    """Return our module that an imported name is, or is defined in; "" if it is not ours."""
     while imported and imported not in MODULES:
         imported = imported.rpartition(".")[0]
     return imported

@@ -145,7 +145,7 @@ def _check_field(config: Any, field: str, assignment: str) -> None:
 
 
 def _numbers(value: Any) -> Iterator[float]:
-    """Yield the numbers in a field's value, also those in lists."""
+    """Yield the numbers in a field's value, including those in lists."""
     if isinstance(value, list):
         for item in value:
             yield from _numbers(item)

@@ -102,5 +102,5 @@ def _lock(path: Path) -> int:
 
 
 def _is_at(path: Path, descriptor: int) -> bool:
-    """Whether an open file is the one that has this path now."""
+    """Whether an open file is still the file at this path."""
     return os.path.samestat(os.fstat(descriptor), path.stat())

@@ -166,7 +166,7 @@ def legend_of(axes: Axes, styles: Mapping[str, Mapping[str, Any]], **options: An
 
 
 def handles_of(styles: Mapping[str, Mapping[str, Any]]) -> list[Line2D]:
-    """Return the handles of such a legend, for one outside the axes."""
+    """Return the handles of such a legend, for a legend outside the axes."""
     return [Line2D([], [], label=label, **style) for label, style in styles.items()]
 
 

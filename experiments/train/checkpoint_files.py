@@ -38,7 +38,7 @@ def check_steps(folder: Path) -> None:
         if ocp.utils.TMP_DIR_SUFFIX in path.name or SCORES in path.name:
             continue  # files that a kill left half-written are replaced
         inside = {item.name for item in path.iterdir()} if path.is_dir() else {""}
-        inside.discard(ORBAX_MARK)  # all that a kill may leave of one being removed
+        inside.discard(ORBAX_MARK)  # all that a kill may leave of a checkpoint being removed
         if not path.name.isdecimal() or (inside and inside.isdisjoint(ITEMS)):
             raise ConfigError(f"{path} is not a checkpoint; checkpoints need their own folder")
         if damaged_file(path, (RUN,)) is None:  # otherwise it is reported when it is restored

@@ -262,7 +262,7 @@ class Checkpoints:
             if is_first():
                 remove_unfinished(self._folder)
             gc.collect()  # tasks that nobody has awaited complain now, and are ignored
-            self._manager.reload()  # it has forgotten those that the lost one would have replaced
+            self._manager.reload()  # it has forgotten those that the lost save would have replaced
             raise Failed(
                 f"a checkpoint in {self._folder} was not written: {_reason(error)}"
             ) from error

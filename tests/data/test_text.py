@@ -579,7 +579,7 @@ def test_blank_lines_of_a_shard_are_skipped(tmp_path, blank):
     assert list(parts.documents(shard)) == ["a", "b"]
 
 
-def test_half_a_character_in_json_is_replaced(tmp_path):
+def test_half_of_a_surrogate_pair_in_json_is_replaced(tmp_path):
     shard = tmp_path / "a.json.gz"
     shard.write_bytes(compressed(b'{"text": "a\\ud83d b\\ud83d\\ude42"}'))
     assert list(parts.documents(shard)) == ["a? b🙂"]

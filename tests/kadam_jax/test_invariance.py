@@ -499,7 +499,7 @@ def test_slices_of_one_entry_give_adaptive_normalization(decays):
 
 
 def test_a_rotation_of_the_gradients_rotates_the_updates(x64):
-    """As it does not for an elementwise second moment."""
+    """With an elementwise second moment it does not."""
     gradients = random_updates(20, 6, dtype=np.float64)
     rotation, _ = np.linalg.qr(random_updates(6, 6, seed=1, dtype=np.float64))
     for stage, rotates in ((COARSE, True), (scale_by_adaptive_normalization(), False)):
@@ -551,7 +551,7 @@ def test_where_across_a_slice_leaves_entries_out_of_its_mean():
     close(updates[:, ~mask], elementwise[:, ~mask])
 
 
-def test_in_chains_and_sweeps():
+def test_it_works_in_chains_and_sweeps():
     """Members with their own traced numbers, a second stage, masks, decay: as if run alone."""
     w, targets = random_updates(1, 6)[0], random_updates(15, 6, seed=1)
 

@@ -102,7 +102,7 @@ def test_a_run_writes_metrics_checkpoints_and_configuration(train, tmp_path):
     assert (code, "give one of them" in messages) == (2, True)
 
 
-def test_a_run_resumes_with_the_same_data_moved(train, tmp_path, monkeypatch):
+def test_a_run_resumes_when_its_data_have_moved(train, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     text = "The quick brown fox jumps. " * 400

@@ -115,4 +115,4 @@ def _zoom(panel: axes.Axes, losses: xr.DataArray) -> None:
     finite = losses.values[np.isfinite(losses.values)]
     if finite.size and np.ptp(finite) > 0:
         low, high = finite.min(), np.quantile(finite, 0.8)
-        panel.set_ylim(low - 0.15 * (high - low), high)  # room for what was chosen
+        panel.set_ylim(low - 0.15 * (high - low), high)  # room for the marks of the chosen rates

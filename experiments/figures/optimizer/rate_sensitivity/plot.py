@@ -15,8 +15,8 @@ PREDICTIONS = {
     "predicted_by_displacement": ("by how far updates carry", "+"),
 }
 PRICES = {
-    "price_at_adamws": ("at AdamW's rate, minus at its own best", "o"),
-    "price_at_ratio": ("at the ratio times that, minus at its own best", "s"),
+    "price_at_adamws": ("at AdamW's rate, minus that at its own best", "o"),
+    "price_at_ratio": ("at the ratio times that, minus that at its own best", "s"),
     "beyond_adamw": ("at the ratio times that, minus AdamW's best", "*"),
 }
 

@@ -1,4 +1,4 @@
-"""How many operations a figure takes, from its traced functions, of which only counters run."""
+"""The operations that a figure takes, counted in its traced functions; only the counters run."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,8 +15,8 @@ from jax.interpreters.partial_eval import dce_jaxpr
 def flops(fn: Callable[[Any], Any], inputs: Any) -> np.ndarray:
     """Return the operations of a function's matrix products and convolutions, for each input.
 
-    Conditions count as they are taken. They are found by running what they depend on, which must
-    be without products, such as a number of steps.
+    Of a condition, only the branch that is taken counts. It is found by running the code that the
+    condition depends on, such as a number of steps, which must not contain products.
 
     Args:
       fn: The function of one input.
@@ -34,7 +34,7 @@ def flops(fn: Callable[[Any], Any], inputs: Any) -> np.ndarray:
     """
     first = jax.tree.map(lambda leaf: leaf[0], inputs)
     traced = jax.make_jaxpr(fn)(first)
-    # A gradient's trace also has what only the value would need.
+    # A gradient's trace also has operations that only the value would need.
     used, _ = dce_jaxpr(traced.jaxpr, [True] * len(traced.out_avals), instantiate=True)
 
     def count(one):

@@ -47,10 +47,10 @@ class HoursBenchConfig(BenchConfig):
     def __post_init__(self):
         super().__post_init__()
         if self.preset not in PRESETS:
-            raise ConfigError(f"preset must be of {', '.join(PRESETS)}; got {self.preset!r}")
+            raise ConfigError(f"preset must be among {', '.join(PRESETS)}; got {self.preset!r}")
         for name in self.figures:
             if name not in (known := (ALL, *discover())):
-                raise ConfigError(f"figures must be of {', '.join(known)}; got {name!r}")
+                raise ConfigError(f"figures must be among {', '.join(known)}; got {name!r}")
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class _Blank:
 
 
 def counted(figure: Figure, preset: str) -> CountingRun:
-    """Return what a figure's sweeps take."""
+    """Return the counted operations of a figure's sweeps."""
     config = figure.presets[preset]
     run = CountingRun()
     if isinstance(config, TrainingConfig):

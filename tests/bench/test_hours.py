@@ -54,4 +54,4 @@ def test_steps_and_members_multiply_a_figures_operations():
 
 def test_an_unknown_figure_is_refused(capsys):
     assert cli.main(["bench", "hours", "--set", "figures=no_such"]) == 2
-    assert "figures must be of all, annealing" in capsys.readouterr().err
+    assert "figures must be among all, annealing" in capsys.readouterr().err

@@ -20,7 +20,7 @@ over tasks.
 
 Each contender has `settings` runs to choose from, `num_finalists` times one less than
 `num_tuning_seeds` for the choice, and `num_seeds` + `num_shared_seeds` fresh ones: on each task 56
-at the preset evening and 44 at laptop. The dataset's `wall_seconds` are the time of them all.
+at the preset evening and 44 at laptop. The dataset's `wall_seconds` is the time of all of them.
 """
 
 from experiments.core.figure import Figure
@@ -46,12 +46,13 @@ FIGURE = Figure(
     "{deep_model.num_layers} of {deep_model.width}) on the {corpus} corpus, batch {batch}, and the "
     "CNN at {cnn.width:g} of its width on {dataset}, batch {image_batch}, {num_steps} steps with a "
     "warm-up of {warmup_steps} and a cosine to {final_rate:g}; each contender is searched with "
-    "equally many runs. In each column, from above: AdamW's test loss, or test error of images, "
-    "minus the contender's, {num_seeds} fresh seeds, mean and paired 95% interval, filled where it "
-    "is not zero by Holm's procedure; steps to AdamW's own loss at three quarters of its run; test "
-    "loss with one setting for all tasks, {num_shared_seeds} fresh seeds. A ring marks an optimum "
-    "beyond which nothing was tried. The second page shows the course of the validation loss with "
-    "the target dotted, the third one validation loss versus learning rate at the chosen memory.",
+    "the same number of runs. In each column, from above: AdamW's test loss, or test error of "
+    "images, minus the contender's, {num_seeds} fresh seeds, mean and paired 95% interval, filled "
+    "where Holm's procedure finds it different from zero; steps to AdamW's own loss at three "
+    "quarters of its run; test loss with one setting for all tasks, {num_shared_seeds} fresh "
+    "seeds. A ring marks an optimum beyond which nothing was tried. The second page shows the "
+    "course of the validation loss with the target dotted, the third one validation loss versus "
+    "learning rate at the chosen memory.",
     presets={
         "smoke": Config(
             model=SMOKE_MODEL,

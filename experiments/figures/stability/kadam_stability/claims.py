@@ -68,8 +68,8 @@ CLAIMS: tuple[Claim, ...] = (
             reason="Adam's updates must have grown by a decade there.",
             correction="Its updates are smaller, but by less than a decade in a run of this "
             "length, and they grow too.",
-            scale="Adam's updates keep growing exponentially and its own hardly do: they are less "
-            "than a decade below Adam's after 400 steps, and about three after 800."
+            scale="Adam's updates keep growing exponentially, and 2-Adam's hardly grow: they are "
+            "less than a decade below Adam's after 400 steps, and about three decades after 800."
             if k == 2
             else "",
         )

@@ -115,7 +115,7 @@ UNBOUNDED = "the update grows with the scale of the gradients, so it has no boun
 INSIDE = "instead of optax.MultiSteps, give the optimizer inside it, which sees means of gradients"
 
 _LARGE = 1e60  # the last gradient; its square divided by it four times is still a normal number
-_SMALL = 1e-60  # the others, in place of 0, where roots have no derivative
+_SMALL = 1e-60  # the other gradients: not 0, where roots have no derivative
 _SMALLEST = 1e-100  # smaller weights are mixed with terms in _SMALL / _LARGE, or underflow
 _IMPULSE = 1e100
 _MAX_LANES = 4096

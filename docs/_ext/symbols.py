@@ -19,7 +19,7 @@ PAGES = {
     for name in face.__all__
     if not name.startswith("__")
 }
-"""The name under which each public symbol has its page, by its last part."""
+"""The full name of each public symbol, whose page has it, by the name's last part."""
 PAPER = re.compile(r"`(Continuous-Time Analysis[^`<]*)`")
 # Markup that is left alone: quoted code and mathematics, doctests, formulas that stand alone.
 QUOTED = re.compile(

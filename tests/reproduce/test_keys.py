@@ -70,7 +70,7 @@ def digests(checkout):
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_the_key_has_all_code_that_decides_a_figures_numbers(name):
+def test_the_key_covers_all_code_that_decides_numbers(name):
     """It has every module of ours that `run.py` imports, but of core only what decides numbers."""
     needed, found = [f"experiments.figures.{FAMILIES[name]}.{name}.run"], set()
     while needed:

@@ -121,12 +121,12 @@ def state_shardings(mesh: Mesh, abstract_state: Any, shard_above: int | None) ->
         ):
             return sharding(mesh, *spec)
         spec[cut] = "data"
-        return sharding(_with_copies(mesh, parts[cut]), *spec)
+        return sharding(_cut(mesh, parts[cut]), *spec)
 
     return jax.tree.map(one, abstract_state)
 
 
-def _with_copies(mesh: Mesh, parts: int) -> Mesh:
+def _cut(mesh: Mesh, parts: int) -> Mesh:
     """Return the mesh with a data axis of `parts` devices, and an axis of copies if more are left.
 
     It has the same devices in the same order, so that one program can use both.

@@ -241,12 +241,22 @@ def made_up(gains=None, speeds=None, spread=0.0, edges=(), diverged=(), validati
     arms, tasks = list(CONTENDERS), list(LAPTOP.tasks)
     rng = np.random.default_rng(1)
     shape = len(arms), len(tasks), LAPTOP.num_seeds
-    noise = spread * rng.normal(size=shape)
-    better = np.array([gains.get(arm, 0.0) for arm in arms])[:, None, None] + noise
-    better[np.isin(arms, diverged), :, 0] = np.nan
+
+    def noise(num_seeds):
+        sizes = np.broadcast_to(np.linspace(-spread, spread, num_seeds), (*shape[:2], num_seeds))
+        return rng.permuted(sizes, axis=2)
+
+    def better(num_seeds):
+        found = np.array([gains.get(arm, 0.0) for arm in arms])[:, None, None] + noise(num_seeds)
+        found[np.isin(arms, diverged), :, 0] = np.nan
+        return found
+
+    fresh, shared = better(LAPTOP.num_seeds), better(LAPTOP.num_shared_seeds)
     useful = np.array([USEFUL[task] for task in tasks])[:, None]
     share = np.arange(1, LAPTOP.num_points + 1) / LAPTOP.num_points
-    speed = np.array([speeds.get(arm, 1.0) for arm in arms])[:, None, None] + 0.01 * noise
+    speed = np.array([speeds.get(arm, 1.0) for arm in arms])[:, None, None] + 0.01 * noise(
+        LAPTOP.num_seeds
+    )
     picked = 2 - 0.01 * np.array([gains.get(arm, 0) + validation.get(arm, 0) for arm in arms])
     by_task = ("arm", "task")
     data = xr.Dataset(
@@ -259,16 +269,13 @@ def made_up(gains=None, speeds=None, spread=0.0, edges=(), diverged=(), validati
                 (*by_task, "axis"),
                 np.isin(arms, edges)[:, None, None] & np.ones((len(tasks), 2), bool),
             ),
-            "loss": ((*by_task, "seed"), 2 - 0.01 * better),
-            "score": ((*by_task, "seed"), 10 - useful * better),
+            "loss": ((*by_task, "seed"), 2 - 0.01 * fresh),
+            "score": ((*by_task, "seed"), 10 - useful * fresh),
             "course": (
                 (*by_task, "seed", "point"),
-                3 - (speed * (1 + 0 * better))[..., None] * share,
+                3 - (speed * np.where(np.isnan(fresh), np.nan, 1.0))[..., None] * share,
             ),
-            "shared_loss": (
-                (*by_task, "shared_seed"),
-                2 - 0.01 * better[..., : LAPTOP.num_shared_seeds],
-            ),
+            "shared_loss": ((*by_task, "shared_seed"), 2 - 0.01 * shared),
             "shared_validation": ("arm", picked),
         },
         {

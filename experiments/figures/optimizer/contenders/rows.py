@@ -47,7 +47,8 @@ def _kadam(label: str, k: int, strategy: str, rate: float) -> Contender:
     """Return k-Adam with the same decays in every stage, from those of a strategy on."""
     row = OPTIMIZERS["kadam"]
     stages = row._replace(make=lambda at, schedule: row.make({**at, "k": k}, schedule))
-    return Contender(label, stages, rate, **strategy_decays(k, strategy))
+    begin = strategy_decays(k, strategy)
+    return Contender(label, stages, rate, begin["b1"], begin["b2"])
 
 
 def _ademamix(at: Member, schedule: optax.Schedule) -> optax.GradientTransformation:

@@ -120,14 +120,15 @@ def _images(config: Any, setting: Setting, run: Run) -> Problem:
     def sample(key):
         return _in_program(train)[jax.random.randint(key, (config.image_batch,), 0, len(train))]
 
-    task = image_task(model)._replace(sample=sample)
+    task = image_task(model)
+    metrics: Any = task.metrics
 
     def means(params, state, places):
         """Return loss and error of every EVAL_IMAGES images at the places."""
 
         def mean(at):
             ones = jnp.ones(EVAL_IMAGES)
-            sums = task.metrics(params, state, _in_program(both)[at], ones / EVAL_IMAGES)
+            sums = metrics(params, state, _in_program(both)[at], ones / EVAL_IMAGES)
             return sums["loss"], 100 * (1 - sums["accuracy"])
 
         return jax.lax.map(mean, jnp.asarray(places.reshape(-1, EVAL_IMAGES)))
@@ -144,6 +145,7 @@ def _images(config: Any, setting: Setting, run: Run) -> Problem:
     def course(params, state):
         return means(params, state, np.arange(len(validation)))[0].mean()
 
+    task = task._replace(sample=sample)
     return Problem(task, 0, float(np.log(model.num_classes)), course, measure)
 
 

@@ -19,8 +19,8 @@ MARKERS = {True: "o", False: "s"}
 """Markers of k-Adam and of others."""
 ROWS = (
     ("gain", "gain over AdamW", ""),
-    ("saved", "steps saved to AdamW's loss", "% of AdamW's"),
-    ("shared_gain", "gain with one setting for all tasks", "% of a uniform guess"),
+    ("saved", "steps saved", "% of AdamW's"),
+    ("shared_gain", "gain, one setting for all tasks", "% of a guess"),
 )
 """Variable, title and unit of each row of panels."""
 
@@ -38,7 +38,7 @@ def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
     plotting.draw_panels(grid, data, panels)
     mark = {"color": "0.3", "marker": "o", "linestyle": "none"}
     marks = {f"Holm: p < {LEVEL:g}": mark, f"Holm: p ≥ {LEVEL:g}": mark | {"fillstyle": "none"}}
-    edge = "nothing was tried beyond its η or memory" if data.at_edge.any() else ""
+    edge = "η or memory at an edge" if data.at_edge.any() else ""
     legend_on_top(canvas, marks, edge)
     return {"": canvas, "course": _lines(data, _course), "search": _lines(data, _search)}
 

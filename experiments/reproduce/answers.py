@@ -82,9 +82,9 @@ def answer(judgments: Sequence[Judgment], phrases: Mapping[str, str]) -> Answer:
     """Answer a question by the claims that decide it.
 
     "Yes" if all of them are supported; "In part" if some are; "No" if none is and more than half
-    are not supported; else the question is not decided. The sentence quotes the first claim of the
-    kind that gave this answer, and after "In part" also the first one that is not supported or not
-    decided.
+    are not supported; else the question is not decided. The sentence quotes claims of the kind that
+    gave this answer, the first one and those of its figure, and after "In part" also the first one
+    that is not supported or not decided.
 
     Args:
       judgments: Those of the deciding claims, in the order in which they may be quoted.
@@ -107,10 +107,15 @@ def answer(judgments: Sequence[Judgment], phrases: Mapping[str, str]) -> Answer:
         lead, kinds = "No", [no]
     else:
         lead, kinds = "Not decided at this scale", [undecided]
-    said = [[found for found in kind if phrases[found.claim.id]] for kind in kinds]
-    quoted = tuple(found[0] for found in said if found)
-    clauses = ", but ".join(_clause(judgment, phrases[judgment.claim.id]) for judgment in quoted)
-    return Answer(f"{lead}: {clauses}." if clauses else f"{lead}.", quoted)
+    deciding, *others = [[found for found in kind if phrases[found.claim.id]] for kind in kinds]
+    first = [found for found in deciding if found.claim.figure == deciding[0].claim.figure]
+    parts = [part for part in (first, *(other[:1] for other in others)) if part]
+    clauses = [
+        " and ".join(_clause(judgment, phrases[judgment.claim.id]) for judgment in part)
+        for part in parts
+    ]
+    quoted = tuple(judgment for part in parts for judgment in part)
+    return Answer(f"{lead}: {', but '.join(clauses)}." if clauses else f"{lead}.", quoted)
 
 
 def _clause(judgment: Judgment, phrase: str) -> str:

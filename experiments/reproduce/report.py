@@ -231,6 +231,7 @@ def render(
         scale=scale(section.config for section in sections if section.config),
         origins=origins,
         css=GROUPS,
+        judgments=own,
         group_of=group_of,
         others=others,
         columns=[f"At {name}" for name in others],
@@ -265,19 +266,13 @@ def _questions(
         drawn_first = [j.claim.figure for j in said.quoted] + [x.place.figure.name for x in of]
         pictured = {x.place.figure.name: x for x in of if x.thumbnail}
         shown = next((pictured[name] for name in drawn_first if name in pictured), None)
-        elsewhere = [
-            (name, [its[claim] for claim in phrases if claim in its])
-            for name, its in others.items()
-        ]
+        elsewhere = []
+        for name, its in others.items():
+            has = [its[claim] for claim in phrases if claim in its]
+            if (there := answer(has, phrases)).quoted:
+                elsewhere.append((name, len(has), there.sentence))
         found.append(
-            Question(
-                text,
-                said.sentence,
-                shown,
-                tuple(phrases),
-                tuple(own),
-                tuple((n, len(has), answer(has, phrases).sentence) for n, has in elsewhere if has),
-            )
+            Question(text, said.sentence, shown, tuple(phrases), tuple(own), tuple(elsewhere))
         )
     return found
 

@@ -1,5 +1,6 @@
 """The page's answers: a rule from verdicts, so that none differs from the claims."""
 
+import dataclasses
 import itertools
 
 import pytest
@@ -37,12 +38,21 @@ def test_an_answer_follows_from_the_verdicts(verdicts):
     assert (lead == "No") == (yes == 0 and no >= 2)
     assert (lead == "Not decided at this scale") == (yes == 0 and undecided >= 2)
     kinds = [found.verdict for found in quoted]
-    assert kinds[0] == (SUPPORTED if yes else NOT_SUPPORTED if no > 1 else INCONCLUSIVE)
-    assert kinds[1:] == ([NOT_SUPPORTED if no else INCONCLUSIVE] if 0 < yes < 3 else [])
+    leading = SUPPORTED if yes else NOT_SUPPORTED if no > 1 else INCONCLUSIVE
+    limit = [NOT_SUPPORTED if no else INCONCLUSIVE] if 0 < yes < 3 else []
+    assert kinds == [leading] * verdicts.count(leading) + limit
     for found in quoted:
         i = int(found.claim.id[1:])
         assert f"claim {i} measures {i}.50 [{i}.25, {i}.75] units (needed: 2 to 3)" in sentence
     assert (sentence.count("."), sentence[-1]) == (1 + 3 * len(quoted), ".")
+
+
+def test_an_answer_quotes_one_figures_claims():
+    found = [
+        dataclasses.replace(judgment, claim=dataclasses.replace(judgment.claim, figure=figure))
+        for judgment, figure in zip(judgments([NOT_SUPPORTED] * 3), "fgf", strict=True)
+    ]
+    assert answer(found, PHRASES).quoted == (found[0], found[2])
 
 
 def test_figures_that_were_not_run_answer_nothing():

@@ -35,7 +35,7 @@ class Bigram(nnx.Module):
             nnx.Param(jax.random.normal(rngs.params(), shape) / 8) for _ in range(2)
         )
 
-    def __call__(self, tokens, *, rngs=None):
+    def __call__(self, tokens, *, rngs=None, devices=1):
         return self.embedding[...][tokens] @ self.last[...].T
 
 

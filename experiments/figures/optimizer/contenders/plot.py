@@ -12,6 +12,8 @@ from experiments.figures.optimizer.plot import interval_row, legend_on_top, loss
 from experiments.training.optimizers import ADAMW
 
 LEVEL = 0.05
+FAR = 20
+"""Times the median size of the values from which on an axis is logarithmic."""
 WIDTH = 3.4
 """Inches for each task."""
 COLORS = {name: colormaps["tab20"](place % 20) for place, name in enumerate(sorted(CONTENDERS))}
@@ -76,9 +78,9 @@ def _intervals(panel: axes.Axes, data: xr.Dataset, task: int, row: tuple[str, st
 
 
 def _scale(panel: axes.Axes, values: np.ndarray) -> None:
-    """Make an axis linear where half of the values are, and logarithmic beyond."""
+    """If some values are far beyond most, make an axis logarithmic beyond half of them."""
     sizes = abs(values[np.isfinite(values) & (values != 0)])
-    if sizes.size:
+    if sizes.size and sizes.max() > FAR * np.median(sizes):
         panel.set_xscale("symlog", linthresh=float(np.median(sizes)))
         panel.xaxis.set_major_formatter("{x:g}")
         panel.minorticks_off()
@@ -91,7 +93,7 @@ def _lines(data: xr.Dataset, draw) -> figure.Figure:
     plotting.draw_panels(grid, data, [partial(draw, task=task) for task in range(tasks)])
     labels = {CONTENDERS[name].label: {**_style(name), "markersize": 4} for name in data.arm.values}
     handles = plotting.handles_of(labels)
-    canvas.legend(handles=handles, loc="outside lower center", ncols=2 * tasks)
+    canvas.legend(handles=handles, loc="outside lower center", ncols=3 * tasks // 2 or 1)
     return canvas
 
 

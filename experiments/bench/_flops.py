@@ -12,6 +12,10 @@ from jax.extend.core import Literal, jaxprs_in_params
 from jax.interpreters.partial_eval import dce_jaxpr
 
 
+class Uncountable(ValueError):
+    """How often a function takes its products depends on their results."""
+
+
 def flops(fn: Callable[[Any], Any], inputs: Any) -> np.ndarray:
     """Return the operations of a function's matrix products and convolutions, for each input.
 
@@ -23,7 +27,7 @@ def flops(fn: Callable[[Any], Any], inputs: Any) -> np.ndarray:
       inputs: Inputs, with a leading axis.
 
     Raises:
-      ValueError: If a condition or a loop depends on products.
+      Uncountable: If a condition or a loop depends on products.
 
     >>> def fn(times):
     ...     def step(x, index):
@@ -43,7 +47,7 @@ def flops(fn: Callable[[Any], Any], inputs: Any) -> np.ndarray:
     counter = jax.make_jaxpr(count)(first)
     needed, _ = dce_jaxpr(counter.jaxpr, [True], instantiate=True)
     if _has_products(needed):
-        raise ValueError("a condition or a loop depends on matrix products; they cannot be counted")
+        raise Uncountable("a condition or a loop depends on matrix products; they cannot be counted")
 
     def counted(one):
         return jax.core.eval_jaxpr(needed, counter.consts, *jax.tree.leaves(one))[0]
@@ -85,7 +89,7 @@ def _run_one(equation: Any, inputs: list[Any]) -> tuple[Sequence[Any], Any]:
         return jax.lax.switch(inputs[0], branches, *inputs[1:])
     if name == "while":
         if any(map(_has_products, jaxprs_in_params(params))):
-            raise ValueError("a while loop has matrix products; a scan's steps can be counted")
+            raise Uncountable("a while loop has matrix products; a scan's steps can be counted")
     elif inner := [x for x in (params.get("jaxpr"), params.get("call_jaxpr")) if x is not None]:
         return _run(getattr(inner[0], "jaxpr", inner[0]), getattr(inner[0], "consts", ()), inputs)
     results = equation.primitive.bind(*inputs, **equation.primitive.get_bind_params(params))

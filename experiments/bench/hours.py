@@ -6,17 +6,17 @@ are counted; those of everything else are a small share of a training step.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from experiments.bench._flops import CountingRun
+from experiments.bench._flops import CountingRun, Uncountable
 from experiments.bench._measuring import Bench, BenchConfig, Table
 from experiments.core.config import PRESETS
-from experiments.core.errors import ConfigError
+from experiments.core.errors import ConfigError, say
 from experiments.core.figure import Figure
 from experiments.core.progress import progress
 from experiments.data import load_corpus
+from experiments.data.images import Images
 from experiments.data.loading import Data
 from experiments.figures import discover
 from experiments.training.config import ImagesConfig, TrainingConfig
@@ -53,31 +53,22 @@ class HoursBenchConfig(BenchConfig):
                 raise ConfigError(f"figures must be among {', '.join(known)}; got {name!r}")
 
 
-@dataclass(frozen=True)
-class _Blank:
-    """Images without content, so that none are downloaded."""
-
-    num_images: int
-
-    def __len__(self) -> int:
-        return self.num_images
-
-    def __getitem__(self, places: Any) -> dict[str, np.ndarray]:
-        shape = np.arange(self.num_images)[places].shape
-        return {
-            "image": np.zeros((*shape, *IMAGE_SHAPE), np.float32),
-            "label": np.zeros(shape, np.int32),
-        }
+def _blank(num_images: int) -> Images:
+    """Return images without content, so that none are downloaded."""
+    pixels = np.zeros((num_images, *IMAGE_SHAPE), np.uint8)
+    return Images(pixels, np.zeros(num_images, np.int32), np.zeros(3, "f"), np.ones(3, "f"))
 
 
 def counted(figure: Figure, preset: str) -> CountingRun:
-    """Return the counted operations of a figure's sweeps."""
+    """Return the counted operations of a figure's sweeps; without data it trains nothing."""
     config = figure.presets[preset]
     run = CountingRun()
+    if not isinstance(config, TrainingConfig | ImagesConfig):
+        return run
     if isinstance(config, TrainingConfig):
         run.corpus = load_corpus(config.corpus)
     if isinstance(config, ImagesConfig):
-        splits = {name: _Blank(size) for name, size in CIFAR10.items()}
+        splits = {name: _blank(size) for name, size in CIFAR10.items()}
         run.images = Data("blank", "", splits.pop("train"), splits, {})
     figure.compute(config, run)
     return run
@@ -89,13 +80,17 @@ def run(config: HoursBenchConfig) -> Sequence[Table]:
     names = list(every) if ALL in config.figures else config.figures
     with progress("bench hours", len(names)) as advance:
         for name in names:
-            found[name] = counted(every[name], config.preset)
+            try:
+                found[name] = counted(every[name], config.preset)
+            except Uncountable as error:
+                say(f"{name} is left out: {error}")
             advance(1)
     longest = sorted(found.items(), key=lambda item: -item[1].flops)
     seconds = {chip: 1 / (config.share * peak) for chip, peak in PEAKS.items()}
     rows = [
         (name, of.members, of.flops / 1e15, *(of.flops * each / 3600 for each in seconds.values()))
         for name, of in longest
+        if of.flops
     ]
     columns = ("figure", "members", "10^15 operations", *(f"hours on {chip}" for chip in PEAKS))
     return [Table(f"Figures at {config.preset}, estimated", columns, rows, NOTE.format(config))]
@@ -104,7 +99,8 @@ def run(config: HoursBenchConfig) -> Sequence[Table]:
 NOTE = (
     "Estimated, not run: operations of matrix products and convolutions in the traced programs, at "
     "{0.share:.0%} of the chips' peak, with members on all chips of a v5e-16. Members that stop "
-    "early count as if they did not. Compilation and NumPy's part of a figure are not counted."
+    "early count as far as they run. Figures without training are left out, and so are compilation "
+    "and NumPy's part."
 )
 
 BENCH = Bench("hours", HoursBenchConfig(), run)

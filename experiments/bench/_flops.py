@@ -47,7 +47,7 @@ def flops(fn: Callable[[Any], Any], inputs: Any) -> np.ndarray:
     counter = jax.make_jaxpr(count)(first)
     needed, _ = dce_jaxpr(counter.jaxpr, [True], instantiate=True)
     if _has_products(needed):
-        raise Uncountable("a condition or a loop depends on matrix products; they cannot be counted")
+        raise Uncountable("a condition depends on matrix products, so they cannot be counted")
 
     def counted(one):
         return jax.core.eval_jaxpr(needed, counter.consts, *jax.tree.leaves(one))[0]
@@ -89,7 +89,9 @@ def _run_one(equation: Any, inputs: list[Any]) -> tuple[Sequence[Any], Any]:
         return jax.lax.switch(inputs[0], branches, *inputs[1:])
     if name == "while":
         if any(map(_has_products, jaxprs_in_params(params))):
-            raise Uncountable("a while loop has matrix products; a scan's steps can be counted")
+            raise Uncountable(
+                "it has matrix products in a loop whose number of steps depends on its data"
+            )
     elif inner := [x for x in (params.get("jaxpr"), params.get("call_jaxpr")) if x is not None]:
         return _run(getattr(inner[0], "jaxpr", inner[0]), getattr(inner[0], "consts", ()), inputs)
     results = equation.primitive.bind(*inputs, **equation.primitive.get_bind_params(params))

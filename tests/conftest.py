@@ -39,7 +39,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's backgro
     signal.signal(signal.SIGINT, signal.default_int_handler)
 jax.devices()  # starts JAX; otherwise the first command-line test would decide for the others
 
-gc.set_threshold(100_000)  # by default a tenth of the time goes into the search for garbage
+gc.set_threshold(500_000)  # by default a tenth of the time goes into the search for garbage
 
 # JAX 0.10 makes an MLIR context for each program, which takes half of the time in which a small one
 # compiles, and keeps it: 1.2 of the 1.4 MB of such a program. Here, those of a thread share one.

@@ -362,9 +362,11 @@ def test_sigint_exits_130_and_the_rerun_gives_the_same_numbers(run, fake, tmp_pa
     )
 
 
-# Unusual machines: each call runs in a forked child of one process, all at once.
+# Unusual machines: each call runs in a forked child of one process, all at once. Two oddities share
+# each whole run, which takes two seconds.
 RUN = ["run", "stability_plane", *SMOKE]
 FIELDS = ["run", "discrete_boundary", "--help"]
+NO_HOME = {"HOME": None, "TMPDIR": "/none", "LC_ALL": "C"}
 MACHINES = {
     "ascii": (["list"], {"encoding": "ascii"}, 0, ""),
     "latin-1 fields": (FIELDS, {"encoding": "latin-1"}, 0, ""),
@@ -375,17 +377,20 @@ MACHINES = {
         1,
         r"\\udcff has no dataset",
     ),
-    "closed": (RUN, {"closed": [1, 2]}, 0, ""),
-    "unread": (RUN, {"unread": [1, 2]}, 0, ""),
+    "closed, no home": (RUN, {"closed": [1, 2], "env": NO_HOME}, 0, ""),
     "unread errors": (["run", "nothing"], {"unread": [2]}, 2, ""),
     "full": (["list"], {"files": {1: "/dev/full"}}, 1, "standard output cannot be written"),
     "full errors": (["run", "nothing"], {"files": {2: "/dev/full"}}, 2, ""),
     "no GPU": (RUN, {"env": {"JAX_PLATFORMS": "cuda"}}, 1, "JAX finds no device .*cuda"),
     "no such device": (["bench", "sweep"], {"env": {"JAX_PLATFORMS": "x"}}, 1, "JAX_PLATFORMS=x"),
     "cwd": (RUN[:4], {"cwd": "deleted"}, 2, "--results: .* working directory no longer exists"),
-    "absolute": ([*RUN, "--results", "{}/absolute"], {"cwd": "deleted"}, 0, ""),
+    "unread, absolute": (
+        [*RUN, "--results", "{}/absolute"],
+        {"unread": [1, 2], "cwd": "deleted"},
+        0,
+        "",
+    ),
     "disk": (RUN, {"limits": {"RLIMIT_FSIZE": 3000}}, 1, r"'results/.*/data\.nc'"),
-    "no home": (RUN, {"env": {"HOME": None, "TMPDIR": "/none", "LC_ALL": "C"}}, 0, ""),
     "no width": (FIELDS, {"env": {"COLUMNS": "1", "TERM": "dumb"}}, 0, ""),
     "no width, bad": (["run", "x"], {"env": {"COLUMNS": "1", "TERM": "dumb"}}, 2, "no 'x'"),
     "~": (["report", "--results", "~nobody-has-this/x"], {}, 2, "argument --results: ~nobody"),

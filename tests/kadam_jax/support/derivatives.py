@@ -1,5 +1,7 @@
 """Derivatives of first and second order against central differences."""
 
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,10 +13,11 @@ Without fusion, XLA needs the emitters that tests/conftest.py turns off: else it
 """
 
 
-def check_derivatives(f, points, *, step=1e-4, rtol=1e-5, low=2e-3, twice=(64, 32)):
+def check_derivatives(f, points, *, step=1e-4, rtol=1e-5, low=2e-3, twice=(64, 32), compiled=True):
     """Check a scalar function of a vector in float64 in several modes, and in float32 within `low`.
 
-    `twice` has the precisions in which second derivatives are taken, which compile slowly.
+    `twice` has the precisions in which second derivatives are taken, which compile slowly. Long
+    programs with few distinct operations take half of the time if they are not `compiled`.
 
     Values are taken under jit, so that arguments may pass a closed end of their range by a step.
     """
@@ -46,8 +49,12 @@ def check_derivatives(f, points, *, step=1e-4, rtol=1e-5, low=2e-3, twice=(64, 3
 
     expected = {"forward": gradient, "reverse": gradient, "second order": hessian}
     for bits, tolerance in ((64, rtol), (32, low)):
-        taken = jax.jit(jax.vmap(second if bits in twice else first), compiler_options=UNFUSED)
-        for name, found in taken(points.astype(f"float{bits}")).items():
+        taken = jax.vmap(second if bits in twice else first)
+        with contextlib.nullcontext() if compiled else jax.disable_jit():
+            derivatives = jax.jit(taken, compiler_options=UNFUSED)(
+                jnp.array(points, f"f{bits // 8}")
+            )
+        for name, found in derivatives.items():
             assert found.dtype == f"float{bits}"
             atol = tolerance * np.abs(expected[name]).max() + 1e-6
             np.testing.assert_allclose(found, expected[name], tolerance, atol, err_msg=name)

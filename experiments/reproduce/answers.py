@@ -161,6 +161,8 @@ def more_observations(judgment: Judgment) -> str:
         for end in within
     ]
     factor = max(ratios) ** 2
+    if factor == math.inf:  # `Estimate.opened`
+        return "whatever lies beyond the edge of a grid could decide it"
     if factor > 100:
         return "more than a hundred times as many observations would be needed"
     return f"about {factor:.2g} times as many observations would decide it if the estimate stays"
@@ -199,16 +201,16 @@ def _alike(values: Sequence[float], digits: int) -> list[str]:
         style = f".{digits - 1}e"
     else:
         style = f".{max(0, digits - 1 - math.floor(math.log10(width)))}f"
-    return ["—" if math.isnan(value) else f"{value:z{style}}" for value in values]
+    return [number(value) if not math.isfinite(value) else f"{value:z{style}}" for value in values]
 
 
 def number(value: float, digits: int = 4) -> str:
     """Return so many significant digits, or a dash if there is no number.
 
-    >>> number(2 / 3), number(math.nan)
-    ('0.6667', '—')
+    >>> number(2 / 3), number(math.nan), number(-math.inf)
+    ('0.6667', '—', '-∞')
     """
-    return "—" if math.isnan(value) else f"{value:.{digits}g}"
+    return "—" if math.isnan(value) else f"{value:.{digits}g}".replace("inf", "∞")
 
 
 def needed(accept: tuple[float, float]) -> str:

@@ -24,7 +24,10 @@ FIGURE = Figure(
     title="A search for decays with which 2-Adam beats tuned AdamW",
     paper="not in the paper",
     question=WORTH_TRYING,
-    decided_by={"searched-decays-beat-adamw-on-text": ""},
+    decided_by={
+        "searched-decays-beat-adamw-on-text": "the test loss of AdamW on text, its decays searched "
+        "too, minus that of 2-Adam with searched decays is {} nats per token"
+    },
     caption="nanoGPT ({model.num_layers} layers, width {model.width}) is trained on the {corpus} "
     "corpus, batch {batch}, {num_steps} steps with warm-up and cosine, λ = {weight_decay:g}. "
     "{num_searched} members of each optimizer lie in the whole box, γ from 0 to {highest_b1:g}, β "

@@ -19,7 +19,10 @@ FIGURE = Figure(
     title="k-Adam by number of stages and strategy on images",
     paper="Figs. 6 and 15",
     question=WORTH_TRYING,
-    decided_by={"two-adam-beats-adam-on-images": ""},
+    decided_by={
+        "two-adam-beats-adam-on-images": "the test error of Adam on images minus that of 2-Adam, "
+        "inverse exp, is {} percentage points"
+    },
     caption="The CNN at {model.width:g} of its width is trained on {dataset}, batch {batch}, "
     "{num_steps} steps with a linear warm-up over the first {warmup_steps} and a cosine to "
     "{final_rate:g} of the learning rate; " + TUNED + " error chooses. " + panels("error", "image"),

@@ -6,6 +6,7 @@ are counted; those of everything else are a small share of a training step.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from experiments.core.errors import ConfigError, say
 from experiments.core.figure import Figure
 from experiments.core.progress import progress
 from experiments.data import load_corpus
-from experiments.data.images import Images
+from experiments.data.images import Images, load_images
 from experiments.data.loading import Data
 from experiments.figures import discover
 from experiments.training.config import ImagesConfig, TrainingConfig
@@ -53,10 +54,18 @@ class HoursBenchConfig(BenchConfig):
                 raise ConfigError(f"figures must be among {', '.join(known)}; got {name!r}")
 
 
-def _blank(num_images: int) -> Images:
-    """Return images without content, so that none are downloaded."""
-    pixels = np.zeros((num_images, *IMAGE_SHAPE), np.uint8)
-    return Images(pixels, np.zeros(num_images, np.int32), np.zeros(3, "f"), np.ones(3, "f"))
+def _blank() -> Data:
+    """Return as many images as CIFAR-10 has, without content, so that nothing is downloaded."""
+    splits = {
+        name: Images(
+            np.zeros((size, *IMAGE_SHAPE), np.uint8),
+            np.zeros(size, np.int32),
+            np.zeros(3, np.float32),
+            np.ones(3, np.float32),
+        )
+        for name, size in CIFAR10.items()
+    }
+    return Data("blank", "", splits.pop("train"), splits, {})
 
 
 def counted(figure: Figure, preset: str) -> CountingRun:
@@ -68,8 +77,7 @@ def counted(figure: Figure, preset: str) -> CountingRun:
     if isinstance(config, TrainingConfig):
         run.corpus = load_corpus(config.corpus)
     if isinstance(config, ImagesConfig):
-        splits = {name: _blank(size) for name, size in CIFAR10.items()}
-        run.images = Data("blank", "", splits.pop("train"), splits, {})
+        run.images = load_images("digits", cache=Path()) if config.dataset == "digits" else _blank()
     figure.compute(config, run)
     return run
 

@@ -8,7 +8,7 @@ import pytest
 
 from experiments import __main__ as cli
 from experiments.bench import hours
-from experiments.bench._flops import flops
+from experiments.bench._flops import Uncountable, flops
 from experiments.figures import discover
 from experiments.training.tasks import image_task, text_task
 from models.cnn import IMAGE_SHAPE, CNNConfig
@@ -37,6 +37,17 @@ def test_counted_operations_are_those_of_the_compiler(name):
     compiled = jax.jit(gradient).lower(batch).compile().cost_analysis()["flops"]
     (ours,) = flops(gradient, jax.tree.map(lambda leaf: leaf[None], batch))
     assert 0.8 * compiled < ours < 1.05 * compiled
+
+
+def test_products_in_a_loop_of_unknown_length_are_refused():
+    def fn(times):
+        def body(carry):
+            return carry[0] + 1, carry[1] @ carry[1]
+
+        return jax.lax.while_loop(lambda carry: carry[0] < times, body, (0, jnp.ones((2, 2))))[1]
+
+    with pytest.raises(Uncountable, match="number of steps depends on its data"):
+        flops(fn, jnp.arange(2))
 
 
 def test_steps_and_members_multiply_a_figures_operations():

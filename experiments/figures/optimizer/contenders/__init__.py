@@ -41,9 +41,10 @@ FIGURE = Figure(
         "k-Adam, decays of both searched, is {} nats per token",
         "searched-kadam-beats-adamw-on-images": "the test error of AdamW on images minus that of "
         "k-Adam, decays of both searched, is {} percentage points",
-        "searched-kadam-saves-steps-on-text": "to a loss of AdamW on text k-Adam needs fewer steps "
-        "by {} percent",
-        "searched-kadam-saves-steps-on-images": "on images by {} percent",
+        "searched-kadam-saves-steps-on-text": "k-Adam reaches AdamW's loss on text in {} percent "
+        "fewer steps",
+        "searched-kadam-saves-steps-on-images": "k-Adam reaches AdamW's loss on images in {} "
+        "percent fewer steps",
     },
     caption="nanoGPT ({model.num_layers} layers of width {model.width}; deep: "
     "{deep_model.num_layers} of {deep_model.width}) on the {corpus} corpus, batch {batch}, and the "

@@ -13,7 +13,7 @@ from experiments.training.optimizers import ADAMW
 
 LEVEL = 0.05
 FAR = 20
-"""Times the median size of the values from which on an axis is logarithmic."""
+"""An axis is logarithmic if some values exceed this many times their median size."""
 WIDTH = 3.4
 """Inches for each task."""
 COLORS = {name: colormaps["tab20"](place % 20) for place, name in enumerate(sorted(CONTENDERS))}

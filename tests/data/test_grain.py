@@ -7,7 +7,9 @@ import sys
 import time
 from pathlib import Path
 
+import grain
 import pytest
+from packaging.version import Version
 
 PROGRAM = """
 import multiprocessing, sys, time
@@ -37,6 +39,7 @@ def start(tmp_path):
     return lambda case: subprocess.Popen([sys.executable, tmp_path / "program.py", case], **pipes)
 
 
+@pytest.mark.skipif(Version(grain.__version__) < Version("0.2.17"), reason="reads no flag")
 def test_workers_need_absls_flags_to_be_parsed(start):
     errors = start("unparsed").communicate(timeout=100)[1]
     assert "UnparsedFlagAccessError" in errors

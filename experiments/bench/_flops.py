@@ -11,9 +11,7 @@ import numpy as np
 from jax.extend.core import Literal, jaxprs_in_params
 from jax.interpreters.partial_eval import dce_jaxpr
 
-
-class Uncountable(ValueError):
-    """How often a function takes its products depends on their results."""
+from experiments.core.errors import Failed
 
 
 def flops(fn: Callable[[Any], Any], inputs: Any) -> np.ndarray:
@@ -27,7 +25,7 @@ def flops(fn: Callable[[Any], Any], inputs: Any) -> np.ndarray:
       inputs: Inputs, with a leading axis.
 
     Raises:
-      Uncountable: If a condition or a loop depends on products.
+      Failed: If a condition or a loop depends on products.
 
     >>> def fn(times):
     ...     def step(x, index):
@@ -47,7 +45,7 @@ def flops(fn: Callable[[Any], Any], inputs: Any) -> np.ndarray:
     counter = jax.make_jaxpr(count)(first)
     needed, _ = dce_jaxpr(counter.jaxpr, [True], instantiate=True)
     if _has_products(needed):
-        raise Uncountable("a condition depends on matrix products, so they cannot be counted")
+        raise Failed("a condition depends on matrix products, so they cannot be counted")
 
     def counted(one):
         return jax.core.eval_jaxpr(needed, counter.consts, *jax.tree.leaves(one))[0]
@@ -89,7 +87,7 @@ def _run_one(equation: Any, inputs: list[Any]) -> tuple[Sequence[Any], Any]:
         return jax.lax.switch(inputs[0], branches, *inputs[1:])
     if name == "while":
         if any(map(_has_products, jaxprs_in_params(params))):
-            raise Uncountable(
+            raise Failed(
                 "it has matrix products in a loop whose number of steps depends on its data"
             )
     elif inner := [x for x in (params.get("jaxpr"), params.get("call_jaxpr")) if x is not None]:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.bench._flops import CountingRun, Uncountable
+from experiments.bench._flops import CountingRun
 from experiments.bench._measuring import Bench, BenchConfig, Table
-from experiments.core.config import PRESETS
-from experiments.core.errors import ConfigError, say
+from experiments.core.config import PRESETS, preset_of
+from experiments.core.errors import ConfigError, Failed, say
 from experiments.core.figure import Figure
 from experiments.core.progress import progress
 from experiments.data import load_corpus
@@ -70,8 +70,7 @@ def _blank() -> Data:
 
 def counted(figure: Figure, preset: str) -> CountingRun:
     """Return the counted operations of a figure's sweeps; without data it trains nothing."""
-    config = figure.presets[preset]
-    run = CountingRun()
+    config, run = preset_of(figure.presets, preset, figure.name), CountingRun()
     if not isinstance(config, TrainingConfig | ImagesConfig):
         return run
     if isinstance(config, TrainingConfig):
@@ -85,12 +84,13 @@ def counted(figure: Figure, preset: str) -> CountingRun:
 def run(config: HoursBenchConfig) -> Sequence[Table]:
     """Count the operations of figures, the longest first."""
     every, found = discover(), {}
-    names = list(every) if ALL in config.figures else config.figures
+    having = [name for name, figure in every.items() if config.preset in figure.presets]
+    names = having if ALL in config.figures else config.figures
     with progress("bench hours", len(names)) as advance:
         for name in names:
             try:
                 found[name] = counted(every[name], config.preset)
-            except Uncountable as error:
+            except Failed as error:
                 say(f"{name} is left out: {error}")
             advance(1)
     longest = sorted(found.items(), key=lambda item: -item[1].flops)

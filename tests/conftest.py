@@ -17,6 +17,7 @@ os.environ["XLA_FLAGS"] = " ".join(
 )
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+import contextlib
 import ctypes
 import functools
 import gc
@@ -29,7 +30,6 @@ from pathlib import Path
 import hypothesis
 import jax
 import pytest
-from jax._src.interpreters import mlir
 
 # A deadline would depend on how busy the machine is.
 hypothesis.settings.register_profile("tests", deadline=None, derandomize=True)
@@ -43,8 +43,12 @@ gc.set_threshold(500_000)  # by default a tenth of the time goes into the search
 
 # JAX 0.10 makes an MLIR context for each program, which takes half of the time in which a small one
 # compiles, and keeps it: 1.2 of the 1.4 MB of such a program. Here, those of a thread share one.
-_context_of_thread = functools.cache(lambda thread, make=mlir.make_ir_context: make())
-mlir.make_ir_context = lambda: _context_of_thread(threading.get_ident())
+# No public setting does this; a version of JAX that lacks the private name runs the tests slower.
+with contextlib.suppress(ImportError, AttributeError):
+    from jax._src.interpreters import mlir
+
+    _context_of_thread = functools.cache(lambda thread, make=mlir.make_ir_context: make())
+    mlir.make_ir_context = lambda: _context_of_thread(threading.get_ident())
 # Without a folder, JAX hashes each program for a cache that it does not have.
 jax.config.update("jax_enable_compilation_cache", False)
 

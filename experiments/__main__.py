@@ -304,7 +304,7 @@ def _bench(arguments: argparse.Namespace) -> None:
 
     _devices("auto")  # raises a clear error if there are none
     if arguments.save:
-        check_writable(arguments.save)
+        check_writable(arguments.save, "--save")
     for name in arguments.names:
         chosen = _named(every, name)
         config = override(chosen.config, arguments.set, f"{PROG} bench {name}")

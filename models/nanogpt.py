@@ -244,8 +244,9 @@ class NanoGPT(nnx.Module):
         parts = devices * (1 if targets is None else loss_parts)
         if len(tokens) % parts:
             raise ValueError(
-                f"a batch of {len(tokens)} sequences cannot be cut into loss_parts={loss_parts} x "
-                f"devices={devices} equal parts; choose numbers that divide it."
+                f"a batch of {len(tokens)} sequences cannot be cut into {parts} equal parts "
+                f"(devices={devices}; with targets, times loss_parts={loss_parts}); choose numbers "
+                "that divide it."
             )
         with_embedding = _with_copies(self.embedding.astype(self.config.dtype), devices)
         positions_LxW = self.positions[:length].astype(self.config.dtype)
@@ -341,7 +342,7 @@ def _with_copies(matrix: jax.Array, devices: int) -> Callable[..., jax.Array]:
     """Return `use(fn, batch)`, which applies `fn(matrix, examples)`.
 
     On several devices, each one's part of the batch has a copy of the matrix, so that gradients of
-    all uses of the matrix are added on a device before they are added over devices, and not apart.
+    all uses of the matrix are added on a device before they are added over devices.
     """
     if devices == 1:
         return lambda fn, batch: fn(matrix, batch)

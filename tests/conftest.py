@@ -43,6 +43,7 @@ gc.set_threshold(500_000)  # by default a tenth of the time goes into the search
 
 # JAX 0.10 makes an MLIR context for each program, which takes half of the time in which a small one
 # compiles, and keeps it: 1.2 of the 1.4 MB of such a program. Here, those of a thread share one.
+_context_of_thread = None
 # No public setting does this; a version of JAX that lacks the private name runs the tests slower.
 with contextlib.suppress(ImportError, AttributeError):
     from jax._src.interpreters import mlir
@@ -71,7 +72,8 @@ def _programs_are_forgotten():
     pages = Path("/proc/self/statm")  # on Linux; elsewhere programs are kept
     if pages.exists() and int(pages.read_text().split()[1]) * mmap.PAGESIZE > MAX_RESIDENT:
         jax.clear_caches()
-        _context_of_thread.cache_clear()
+        if _context_of_thread:
+            _context_of_thread.cache_clear()
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)  # glibc keeps what is freed, and each test would get here
 

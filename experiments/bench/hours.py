@@ -49,6 +49,8 @@ class HoursBenchConfig(BenchConfig):
         super().__post_init__()
         if self.preset not in PRESETS:
             raise ConfigError(f"preset must be among {', '.join(PRESETS)}; got {self.preset!r}")
+        if self.share > 1:
+            raise ConfigError(f"share must be at most 1, got {self.share}")
         for name in self.figures:
             if name not in (known := (ALL, *discover())):
                 raise ConfigError(f"figures must be among {', '.join(known)}; got {name!r}")

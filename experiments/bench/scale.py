@@ -261,7 +261,7 @@ def run(config: ScaleBenchConfig) -> list[Table]:
 UPDATE_NOTE = "Floats are what the compiled program's fusions read and write."
 STEP_NOTE = (
     "Memory and traffic of one chip. Gathered, reduced (all-reduce and reduce-scatter) and other "
-    "traffic is the size of the results of a step's collective operations, stated also in "
+    "traffic is the size of what a step's collective operations gather or reduce, stated also in "
     "units of a member's parameters. The batch that fills a chip is an estimate: temporaries grow "
     "in proportion. Compiled, not run. "
 )

@@ -84,11 +84,10 @@ def preset_of(presets: Mapping[str, ConfigT], name: str, owner: str) -> ConfigT:
     >>> preset_of({"smoke": 1, "paper": 2}, "evening", "toy")
     Traceback (most recent call last):
     ...
-    experiments.core.errors.ConfigError: toy has no preset evening; it has smoke and paper
+    experiments.core.errors.ConfigError: toy has no preset evening; it has smoke, paper
     """
     if name not in presets:
-        *others, last = presets
-        raise ConfigError(f"{owner} has no preset {name}; it has {', '.join(others)} and {last}")
+        raise ConfigError(f"{owner} has no preset {name}; it has {', '.join(presets)}")
     return presets[name]
 
 

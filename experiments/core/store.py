@@ -41,6 +41,8 @@ COMPRESSION = {"compression": "gzip", "compression_opts": 9, "shuffle": True}
 UNCOMPRESSED_BYTES = 4096
 """Largest size, in bytes, of a variable that compression would only enlarge."""
 PROJECT = Path(__file__).resolve().parents[2]
+RESULTS = "experiments/committed"
+"""The folder in the project of the datasets that come with the code."""
 JSON_ATTRIBUTES = {"config": dict, "key_parts": dict, "overrides": list}
 """Attributes of a dataset that are JSON, and the types of their content."""
 
@@ -84,8 +86,12 @@ def remove_left(folder: Path, name: str = "*") -> None:
             shutil.rmtree(left)
 
 
-def check_writable(folder: Path) -> None:
+def check_writable(folder: Path, option: str = "--results") -> None:
     """Check that files can be written below a folder, without creating anything.
+
+    Args:
+      folder: The folder, which need not exist.
+      option: The option of the command that names it.
 
     Raises:
       Failed: If the folder, or else its nearest existing parent, cannot be written to.
@@ -94,10 +100,10 @@ def check_writable(folder: Path) -> None:
     if there.is_symlink() and not there.exists():
         raise Failed(
             f"{there} is a link to {os.readlink(there)}, which does not exist; mount or make it, "
-            "or name another folder with --results"
+            f"or name another folder with {option}"
         )
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
-        raise Failed(f"{there} is not a folder that can be written to; name another with --results")
+        raise Failed(f"{there} is not a folder that can be written to; name another with {option}")
 
 
 def named(variable: Any, long_name: str, units: str = "1") -> xr.Variable | xr.DataArray:
@@ -310,11 +316,11 @@ def versions() -> dict[str, str]:
 
 
 def git_commit(folder: Path = PROJECT) -> str:
-    """Return the commit, followed by `+dirty` if files differ from it.
+    """Return the commit, followed by `+dirty` if files differ from it, other than results.
 
     It is "unknown" outside git, and for a copy inside a repository that has none of its files.
     """
-    return _commit(folder, ["."], "rev-parse", "HEAD")
+    return _commit(folder, [".", f":(exclude){RESULTS}"], "rev-parse", "HEAD")
 
 
 def last_change(folder: Path, *files: str) -> str:

@@ -151,7 +151,7 @@ def more_observations(judgment: Judgment) -> str:
     'about 4 times as many observations would decide it if the estimate stays'
     """
     estimate, ends = judgment.estimate, judgment.claim.accept
-    within = [end for end in ends if estimate.low <= end <= estimate.high]
+    within = [end for end in ends if math.isfinite(end) and estimate.low <= end <= estimate.high]
     if not within or estimate.value in within:
         return ""
     # The interval may be longer on one side; what matters is the side on which the end lies.
@@ -163,7 +163,7 @@ def more_observations(judgment: Judgment) -> str:
     factor = max(ratios) ** 2
     if factor == math.inf:  # `Estimate.opened`
         return "whatever lies beyond the edge of a grid could decide it"
-    if factor > 100:
+    if factor >= 99.5:
         return "more than a hundred times as many observations would be needed"
     return f"about {factor:.2g} times as many observations would decide it if the estimate stays"
 
@@ -197,7 +197,9 @@ def _alike(values: Sequence[float], digits: int) -> list[str]:
     """Return numbers with the same last digit, so that their range has so many digits."""
     finite = [value for value in values if math.isfinite(value)]
     width, largest = np.ptp(finite or [0]), max(map(abs, finite), default=0)
-    if not width or not 1e-4 <= largest < 1e6:
+    if not width:
+        return [number(value, digits + 1) for value in values]
+    if not 1e-4 <= largest < 1e6:
         style = f".{digits - 1}e"
     else:
         style = f".{max(0, digits - 1 - math.floor(math.log10(width)))}f"

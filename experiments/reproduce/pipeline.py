@@ -25,6 +25,7 @@ from experiments.core.processes import from_first, in_turn, is_first, together
 from experiments.core.run import Run
 from experiments.core.store import (
     PROJECT,
+    RESULTS,
     ChunkStore,
     atomic,
     check_writable,
@@ -61,7 +62,7 @@ DRAWN = "drawn.json"
 """The names of a figure's pictures, and the `picture_key` that they were drawn for."""
 DRAWING = ("matplotlib", "numpy", "pillow", "scipy", "xarray")
 """Packages that decide how a dataset looks."""
-COMMITTED = PROJECT / "experiments" / "committed"
+COMMITTED = PROJECT / RESULTS
 """Datasets that come with the code, `<preset>/<figure>.nc`, for figures that were not run here."""
 
 

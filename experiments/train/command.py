@@ -16,7 +16,7 @@ from experiments.train.presets import TRAININGS
 from models.dtypes import check_enabled
 
 OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory")
-"""How the messages of accelerators and of CPUs begin to say it."""
+"""Words that mark running out of memory, in messages of accelerators and of CPUs."""
 
 
 def run(

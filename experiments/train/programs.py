@@ -30,8 +30,9 @@ def programs_of(
     mesh = make_mesh(config.mesh, devices, len(members["seed"]), config.batch_size)
     if config.batch_size % (parts := config.parts * mesh.shape["data"]):
         raise ConfigError(
-            f"batch_size={config.batch_size} must be a multiple of its {config.parts} parts "
-            f"(microbatches, loss_parts) x mesh.data={mesh.shape['data']}, {parts}"
+            f"batch_size={config.batch_size} must be a multiple of {parts}: {config.parts} parts "
+            f"(microbatches={config.microbatches}, and loss_parts for text) x mesh.data="
+            f"{mesh.shape['data']}"
         )
     programs = member_programs(
         task,

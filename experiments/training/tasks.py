@@ -32,8 +32,8 @@ class Task(NamedTuple):
     shape (batch,): the sum of the weights as "weight", and weighted sums to be divided by it, with
     the model in evaluation mode."""
     loss_on: Callable[[int], Callable[..., tuple[jax.Array, Any]]] | None = None
-    """`loss_on(devices)` is `loss` for a batch that is spread over so many devices; None if there
-    is only one."""
+    """`loss_on(devices)` is `loss` for a batch that is spread over that many devices; None if
+    `loss` itself serves any number."""
     sample: Callable[[jax.Array], Any] | None = None
     """`sample(key) -> batch` from the training split."""
     sample_heldout: Callable[[jax.Array], Any] | None = None

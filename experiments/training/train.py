@@ -231,7 +231,7 @@ def _gathered(task: Task, mesh: Mesh, shardings: Any) -> Task:
 
     def part(leaf, where):
         if COPIES in where.mesh.shape and mesh.shape["members"] > 1:
-            return leaf  # the context has no such axis; the compiler finds its way
+            return leaf  # the context has no such axis; the compiler chooses where it goes
         of_member = NamedSharding(where.mesh, PartitionSpec(*where.spec[1:]))
         return jax.lax.with_sharding_constraint(leaf, here(of_member))
 

@@ -2,13 +2,14 @@
 
 import dataclasses
 import itertools
+import math
 
 import pytest
 
 from experiments.core.claims import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, Claim, Judgment
 from experiments.core.stats import NOTHING, Estimate
 from experiments.figures import discover
-from experiments.reproduce.answers import NOT_RUN, answer, holding
+from experiments.reproduce.answers import NOT_RUN, answer, holding, measured, more_observations
 
 VERDICTS = SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE
 
@@ -68,6 +69,28 @@ def test_a_claim_without_a_phrase_counts_but_is_not_quoted():
     sentence, quoted = answer(found, PHRASES | {"c0": "", "c2": ""})
     assert sentence.startswith("In part: claim 1 ")
     assert quoted == (found[1],)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [
+        (-1.0, 3.0, "about 4 times"),
+        (-math.inf, 3.0, "edge of a grid"),
+        (-math.inf, math.inf, "edge of a grid"),
+        (-8.95, 3.0, "about 99 times"),
+        (-9.0, 3.0, "more than a hundred"),
+    ],
+)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_open_claim_says_how_much_would_decide_it(low, high, said, sign):
+    (found,) = judgments([INCONCLUSIVE])
+    accept, ends = sorted([0.0, sign * math.inf]), sorted([sign * low, sign * high])
+    claim = dataclasses.replace(found.claim, accept=tuple(accept))
+    assert said in more_observations(Judgment(claim, Estimate(sign, *ends, 5), INCONCLUSIVE, ""))
+
+
+def test_a_value_between_open_ends_keeps_its_digits():
+    assert measured(Estimate(2.345, -math.inf, math.inf, 5)) == "2.345 [-∞, ∞]"
 
 
 @pytest.mark.parametrize("verdict", VERDICTS)

@@ -196,6 +196,24 @@ def test_the_search_finds_an_optimum_beyond_its_grid(optimum):
     assert sum(trained) == config.runs
 
 
+def test_a_finalist_that_diverges_does_not_hide_the_chosen_one():
+    config = dataclasses.replace(SMALL, num_rates=3, num_memories=1, num_rounds=0, num_finalists=2)
+
+    calls = []
+
+    def diverging(stage, candidates, seeds):
+        calls.append(stage)
+        loss = np.log2(candidates["learning_rate"] / CONTENDERS["adamw"].rate) ** 2
+        losses = np.repeat(loss[..., None], len(seeds), -1)
+        if len(calls) == 1:  # with the first seed all converge
+            return {"validation": losses}
+        return {"validation": np.where(losses > 0, np.nan, losses)}
+
+    found = search(config, CONTENDERS["adamw"], diverging)
+    assert np.isnan(found.tuned.losses).any()
+    assert found.picked_validation == 0
+
+
 # The dataset
 
 

@@ -1,4 +1,4 @@
-"""k-Adam, Muon with stages around it, and ten rivals, on several tasks (not in the paper).
+"""k-Adam, Muon with stages around it, and nine rivals, on several tasks (not in the paper).
 
 On each task every contender has the same number of runs of the same length: the coarse grid of
 learning rates and memories with the first tuning seed; steps of a compass, each to four settings
@@ -18,9 +18,10 @@ reached where straight lines between measurements pass it. The shared setting of
 one of the coarse grid with the lowest validation loss, as a share of a uniform guess's, on average
 over tasks.
 
-Each contender has `settings` runs to choose from, `num_finalists` times one less than
-`num_tuning_seeds` for the choice, and `num_seeds` + `num_shared_seeds` fresh ones: on each task 56
-at the preset evening and 44 at laptop. The dataset's `wall_seconds` is the time of all of them.
+On each task a contender has one run for each setting tried, `num_finalists` times
+(`num_tuning_seeds` - 1) more that choose among the finalists, and `num_seeds` + `num_shared_seeds`
+with fresh seeds: 56 at the preset evening and 44 at laptop. The dataset's `wall_seconds` is the
+time of all of them.
 """
 
 from experiments.core.figure import Figure
@@ -52,11 +53,11 @@ FIGURE = Figure(
     "warm-up of {warmup_steps} and a cosine to {final_rate:g}; each contender is searched with "
     "the same number of runs. In each column, from above: AdamW's test loss, or test error of "
     "images, minus the contender's, {num_seeds} fresh seeds, mean and paired 95% interval, filled "
-    "where Holm's procedure finds it different from zero; steps to AdamW's own loss at three "
-    "quarters of its run; test loss with one setting for all tasks, {num_shared_seeds} fresh "
-    "seeds. A ring marks an optimum beyond which nothing was tried. The second page shows the "
-    "course of the validation loss with the target dotted, the third one validation loss versus "
-    "learning rate at the chosen memory.",
+    "where Holm's procedure finds it different from zero; steps saved on the way to AdamW's own "
+    "loss at three quarters of its run; the gain in test loss with one setting for all tasks, in "
+    "percent of a uniform guess's, {num_shared_seeds} fresh seeds. A ring marks an optimum beyond "
+    "which nothing was tried. The second page shows the course of the validation loss with the "
+    "target dotted, the third one validation loss versus learning rate at the chosen memory.",
     presets={
         "smoke": Config(
             model=SMOKE_MODEL,

@@ -3,7 +3,8 @@
 A gain is a score minus that of the arm in question, paired by fresh seeds: nats of test loss per
 token, or percentage points of test error. Of several arms the one with the lowest validation loss
 counts. If a choice is at an edge of what was tried, the arm may be better than measured, so the
-gain's interval is open on that side. Steps to a target are those to the mean validation loss of
+gain's interval is open on that side. The setting that all tasks share is only the best of the
+coarse grid; its interval stays closed. Steps to a target are those to the mean validation loss of
 AdamW at three quarters of its run; a run that never gets there counts as its whole length.
 """
 

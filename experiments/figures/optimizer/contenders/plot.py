@@ -103,10 +103,10 @@ def _course(panel: axes.Axes, data: xr.Dataset, task: int) -> str:
         loss = data.course.sel(arm=name).mean("seed", skipna=False)
         panel.plot(data.steps, loss, color=COLORS[name], linewidth=0.9)
     panel.axhline(float(data.target), color="0.4", linestyle=":", linewidth=0.8)
-    half = data.course.isel(point=slice(data.sizes["point"] // 4, None)).mean("seed").values
-    half = half[np.isfinite(half)]
-    if half.size:
-        plotting.set_heights(panel, 0.99 * half.min(), half.max())
+    late = data.course.isel(point=slice(data.sizes["point"] // 4, None)).mean("seed").values
+    late = late[np.isfinite(late)]
+    if late.size:
+        plotting.set_heights(panel, 0.99 * late.min(), late.max())
     panel.set(xlabel="optimizer steps", ylabel="validation loss (nats)")
     return data.label.item()
 

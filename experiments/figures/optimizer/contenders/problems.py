@@ -35,11 +35,6 @@ class Setting(NamedTuple):
         """Whether the network reads text."""
         return self.model != "cnn"
 
-    @property
-    def unit(self) -> str:
-        """The unit of the score."""
-        return "nat/token" if self.is_text else "% of images"
-
 
 TASKS: dict[str, Setting] = {
     "text": Setting("text"),
@@ -163,7 +158,7 @@ def train(
     num_points: int,
     evaluated: Callable[[Any, Any], Any],
 ) -> dict[str, jax.Array]:
-    """Train one member, measuring it at equally many steps from each other.
+    """Train one member, measuring it at equal distances in steps.
 
     Args:
       of: The problem.

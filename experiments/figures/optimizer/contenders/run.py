@@ -162,7 +162,7 @@ def _contender(config: Config, run: Run, name: str, problems: dict[str, Problem]
 
     chosen = [int(its.tuned.chosen[0]) for its in found.values()]
     edges = [its.at_edge for its in found.values()]
-    losses = [its.tuned.losses[0].mean(-1).min() for its in found.values()]
+    losses = [its.picked_validation for its in found.values()]
     nats = "nat"
     values = {
         ("task", "candidate"): {

@@ -1,4 +1,4 @@
-"""The search of each contender: a coarse grid, steps of a compass, finalists, all equally many.
+"""The search of each contender: a coarse grid, steps of a compass, and finalists, as many for all.
 
 A place is a pair of numbers (rate, memory): the learning rate is 2^rate times that of the
 contender's row, and its averages remember 2^-memory times as long.
@@ -24,6 +24,12 @@ class Found(NamedTuple):
     tuned: Tuned
     at_edge: tuple[bool, bool]
     """Whether nothing was tried beyond the chosen place along the rate, and along the memory."""
+
+    @property
+    def picked_validation(self) -> float:
+        """The chosen place's validation loss, mean over tuning seeds; others may have diverged."""
+        means = self.tuned.losses[0].mean(-1)
+        return means[int(lowest(means))]
 
 
 def columns(contender: Contender, places: Sequence[Place]) -> dict[str, np.ndarray]:

@@ -84,6 +84,8 @@ def _losses(panel: axes.Axes, data: xr.Dataset) -> str:
         x = data.rate * 1.04 ** (place - 2)
         plotting.seed_dots(panel, x, loss, label=label, markersize=4, **style)
     panel.set(xscale="log", xlabel="learning rate η", ylabel="held-out loss (nats/token)")
+    panel.set_xticks(data.rate.values, [f"{rate:g}" for rate in data.rate.values], minor=False)
+    panel.minorticks_off()
     panel.legend(loc="best")
     return f"loss after {data.sizes['step']} steps, {data.decay.item()}"
 

@@ -208,7 +208,7 @@ def test_reproduce_only_runs_the_named_figures(run, tmp_path):
     [
         (["reproduce", "--only", "stability_plan"], "did you mean 'stability_plane'"),
         (["run", "stability_plan"], "did you mean 'stability_plane'"),
-        (["run", "stability_plane", "--set", "num_grdi=3"], "num-grid"),
+        (["run", "stability_plane", "--set", "num_grdi=3"], "num_grid"),
         (["run", "stability_plane", "--set", "num_grid=x"], "num-grid"),
         (["run", "stability_plane", "--set", "num_grid"], "field=value"),
         (
@@ -461,8 +461,9 @@ def test_a_link_to_nowhere_is_named_before_anything_is_computed(command, run, fa
 
 
 ASSIGNMENTS = {
-    "mesh=--help": "--set mesh='--help': '--help' is not a value",
-    "help=1": "--set 'help=1': write the name of a field",
+    "mesh=--help": "--set 'mesh=--help': mesh is not a field; did you mean mesh.data?",
+    "levels=--help": "--set levels='--help': '--help' is not a value",
+    "help=1": "--set 'help=1': help is not a field; --help lists all fields",
     "=1": "--set '=1': write the name of a field",
     "num grid=1": "--set 'num grid=1': write the name of a field",
     "levels=-x": "--set levels='-x': '-x' is not a value",

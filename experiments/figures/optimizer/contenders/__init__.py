@@ -1,4 +1,4 @@
-"""k-Adam, Muon with stages around it, and nine rivals, on several tasks (not in the paper).
+"""k-Adam, Muon with stages around it, and their rivals on text and images (not in the paper).
 
 On each task every contender has the same number of runs of the same length: the coarse grid of
 learning rates and memories with the first tuning seed; steps of a compass, each to four settings

@@ -83,8 +83,8 @@ def answer(judgments: Sequence[Judgment], phrases: Mapping[str, str]) -> Answer:
 
     "Yes" if all of them are supported; "In part" if some are; "No" if none is and more than half
     are not supported; else the question is not decided. The sentence quotes claims of the kind that
-    gave this answer, the first one and those of its figure, and after "In part" also the first one
-    that is not supported or not decided.
+    gave this answer, the first one and another of its figure, and after "In part" also the first
+    one that is not supported or not decided.
 
     Args:
       judgments: Those of the deciding claims, in the order in which they may be quoted.
@@ -109,7 +109,7 @@ def answer(judgments: Sequence[Judgment], phrases: Mapping[str, str]) -> Answer:
         lead, kinds = "Not decided at this scale", [undecided]
     deciding, *others = [[found for found in kind if phrases[found.claim.id]] for kind in kinds]
     first = [found for found in deciding if found.claim.figure == deciding[0].claim.figure]
-    parts = [part for part in (first, *(other[:1] for other in others)) if part]
+    parts = [part for part in (first[:2], *(other[:1] for other in others)) if part]
     clauses = [
         " and ".join(_clause(judgment, phrases[judgment.claim.id]) for judgment in part)
         for part in parts
@@ -210,9 +210,11 @@ def number(value: float, digits: int = 4) -> str:
     """Return so many significant digits, or a dash if there is no number.
 
     >>> number(2 / 3), number(math.nan), number(-math.inf)
-    ('0.6667', '—', '-∞')
+    ('0.6667', '—', '−∞')
     """
-    return "—" if math.isnan(value) else f"{value:.{digits}g}".replace("inf", "∞")
+    if math.isinf(value):  # browsers break a line between a hyphen and ∞
+        return "\N{MINUS SIGN}∞" if value < 0 else "∞"
+    return "—" if math.isnan(value) else f"{value:.{digits}g}"
 
 
 def needed(accept: tuple[float, float]) -> str:

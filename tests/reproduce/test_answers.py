@@ -41,7 +41,7 @@ def test_an_answer_follows_from_the_verdicts(verdicts):
     kinds = [found.verdict for found in quoted]
     leading = SUPPORTED if yes else NOT_SUPPORTED if no > 1 else INCONCLUSIVE
     limit = [NOT_SUPPORTED if no else INCONCLUSIVE] if 0 < yes < 3 else []
-    assert kinds == [leading] * verdicts.count(leading) + limit
+    assert kinds == [leading] * min(2, verdicts.count(leading)) + limit
     for found in quoted:
         i = int(found.claim.id[1:])
         assert f"claim {i} measures {i}.50 [{i}.25, {i}.75] units (needed: 2 to 3)" in sentence
@@ -90,7 +90,7 @@ def test_an_open_claim_says_how_much_would_decide_it(low, high, said, sign):
 
 
 def test_a_value_between_open_ends_keeps_its_digits():
-    assert measured(Estimate(2.345, -math.inf, math.inf, 5)) == "2.345 [-∞, ∞]"
+    assert measured(Estimate(2.345, -math.inf, math.inf, 5)) == "2.345 [\N{MINUS SIGN}∞, ∞]"
 
 
 @pytest.mark.parametrize("verdict", VERDICTS)

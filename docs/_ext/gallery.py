@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from PIL import Image
 
 from experiments.core import plot as plotting
-from experiments.core.claims import Judgment, judge, settings
+from experiments.core.claims import Judgment, settings
 from experiments.core.config import digest
 from experiments.core.questions import by_question
 from experiments.core.stats import Estimate
@@ -42,7 +42,7 @@ def make(name: str) -> dict[str, Any]:
             "caption": figure.caption.format_map(vars(settings(dataset))),
             "command": where.base_command,
             "attrs": {key: str(value) for key, value in dataset.attrs.items()},
-            "judged": [as_data(judge(claim, dataset, figure.minimum)) for claim in figure.claims],
+            "judged": [as_data(judgment) for judgment in figure.judge(dataset)],
             "pictures": draw(where, dataset),
         }
     made.write_text(json.dumps(found))

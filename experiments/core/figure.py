@@ -7,7 +7,7 @@ from typing import Any
 import xarray as xr
 from matplotlib.figure import Figure as Canvas
 
-from experiments.core.claims import Claim
+from experiments.core.claims import Claim, Judgment, judge
 from experiments.core.config import FigureConfig
 from experiments.core.run import Run
 
@@ -50,3 +50,7 @@ class Figure:
     claims: tuple[Claim, ...] = ()
     question: str = ""
     decided_by: Mapping[str, str] = field(default_factory=dict)
+
+    def judge(self, dataset: xr.Dataset) -> tuple[Judgment, ...]:
+        """Apply every claim to a dataset of this figure, in order."""
+        return tuple(judge(claim, dataset, self.minimum) for claim in self.claims)

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
-from experiments.core.claims import judge
 from experiments.core.errors import Failed
 from experiments.core.store import write_dataset
 from experiments.reproduce.pipeline import Place, read
@@ -37,11 +36,10 @@ def commit(where: Place) -> Path:
         if json.loads(dataset.attrs["overrides"]):
             raise Failed(f"{where.dataset} differs from the preset: {dataset.attrs['overrides']}")
         small = rounded(dataset)
-        for claim in where.figure.claims:
-            whole, now = (judge(claim, x, where.figure.minimum) for x in (dataset, small))
+        for whole, now in zip(*map(where.figure.judge, (dataset, small)), strict=True):
             if whole.verdict != now.verdict:
                 raise Failed(
-                    f"{where.dataset}: {claim.id} would read {now.verdict}, not "
+                    f"{where.dataset}: {whole.claim.id} would read {now.verdict}, not "
                     f"{whole.verdict}, from rounded arrays"
                 )
     write_dataset(where.committed, small)

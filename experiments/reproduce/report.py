@@ -22,7 +22,7 @@ import numpy as np
 import xarray as xr
 from PIL import Image, ImageOps
 
-from experiments.core.claims import INCONCLUSIVE, Judgment, judge, rules_digest, settings
+from experiments.core.claims import INCONCLUSIVE, Judgment, rules_digest, settings
 from experiments.core.config import PRESETS, difference
 from experiments.core.errors import DamagedFile, Failed, say
 from experiments.core.figure import Figure
@@ -181,9 +181,7 @@ def judged(places: Iterable[Place]) -> dict[str, Judgment]:
             continue
         try:
             with read(where) as dataset:
-                judgments = [
-                    judge(claim, dataset, where.figure.minimum) for claim in where.figure.claims
-                ]
+                judgments = where.figure.judge(dataset)
         except (FileNotFoundError, DamagedFile) as error:
             say(f"{error}; the page leaves it out")
         else:
@@ -314,7 +312,7 @@ def _section_now(where: Place, origin: str) -> Section:
                 ),
                 caption=figure.caption.format_map(vars(config)),
                 numbers=_numbers(dataset),
-                judgments=tuple(judge(claim, dataset, figure.minimum) for claim in figure.claims),
+                judgments=figure.judge(dataset),
             )
             paths = drawn(where, key) or _draw(where, dataset, key)
     except (FileNotFoundError, DamagedFile) as error:

@@ -7,6 +7,8 @@ import xarray as xr
 from matplotlib import axes, colormaps, figure
 
 from experiments.core import plot as plotting
+from experiments.figures.optimizer.contenders.claims import UNITS
+from experiments.figures.optimizer.contenders.problems import TASKS
 from experiments.figures.optimizer.contenders.rows import CONTENDERS
 from experiments.figures.optimizer.plot import interval_row, legend_on_top, losses_by_rate
 from experiments.training.optimizers import ADAMW
@@ -71,8 +73,7 @@ def _intervals(panel: axes.Axes, data: xr.Dataset, task: int, row: tuple[str, st
     panel.grid(axis="x", linewidth=0.3)
     plotting.label_rows(panel, [CONTENDERS[name].label for name in data.arm.values], fontsize=7)
     _scale(panel, data[variable].sel(end="value").values)
-    text = data.task.item().startswith("text")
-    unit = unit or ("nats per token" if text else "percentage points")
+    unit = unit or UNITS["text" if TASKS[data.task.item()].is_text else "images"]
     panel.set(xlabel=f"{title} ({unit})", ylabel="contender" if task == 0 else "")
     return data.label.item()
 

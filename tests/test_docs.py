@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from experiments.figures import discover
+from experiments.reproduce.pipeline import COMMITTED
 
 ROOT = Path(__file__).parents[1]
 DOCS, BUILT = ROOT / "docs", ROOT / "build" / "docs"
@@ -95,6 +96,14 @@ def test_no_built_page_loads_anything_from_a_server():
         if (outside := re.findall(f"{loaded}|{linked}", page.read_text()))
     }
     assert found == {}
+
+
+@needs_the_site
+def test_claims_have_their_verdicts_at_evening():
+    for name, figure in discover().items():
+        also = (COMMITTED / "evening" / f"{name}.nc").exists()
+        page = (BUILT / "gallery" / f"{name}.html").read_text()
+        assert page.count("At <code") == also * len(figure.claims), name
 
 
 def browse(url, folder):

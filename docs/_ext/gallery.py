@@ -8,12 +8,14 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import xarray as xr
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from PIL import Image
 
 from experiments.core import plot as plotting
 from experiments.core.claims import Judgment, settings
 from experiments.core.config import digest
+from experiments.core.figure import Figure
 from experiments.core.questions import by_question
 from experiments.core.stats import Estimate
 from experiments.core.store import file_sha256
@@ -24,34 +26,57 @@ from experiments.reproduce.pipeline import folder_of, picture_key, place, read
 DOCS = Path(__file__).parents[1]
 GALLERY = DOCS / "gallery"
 THUMBNAIL = 640, 480
+DRAWN, LARGER = "laptop", "evening"
+"""The presets whose results are drawn, and whose verdicts are shown next to these."""
 
 
 def make(name: str) -> dict[str, Any]:
     """Draw a figure's committed dataset and judge its claims, unless nothing has changed."""
     figure = discover()[name]
-    where = place(GALLERY / "drawn", figure, "laptop")
+    places = [place(GALLERY / "drawn", figure, preset) for preset in (DRAWN, LARGER)]
+    where, *others = (its for its in places if its.committed.exists())
     where.folder.mkdir(parents=True, exist_ok=True)
     folder, made = folder_of(figure), where.folder / "made.json"
     telling = [Path(__file__), *sorted([*folder.glob("*.py"), *folder.parent.glob("*.py")])]
+    telling += [other.committed for other in others]
     key = digest(picture_key(where), *map(file_sha256, telling))
     if made.exists() and (found := json.loads(made.read_text()))["key"] == key:
         return found
+    verdicts = {}
+    for its in (where, *others):
+        with read(its) as dataset:
+            verdicts[its.preset] = judged(figure, dataset)
     with read(where) as dataset:
         found = {
             "key": key,
             "caption": figure.caption.format_map(vars(settings(dataset))),
             "command": where.base_command,
             "attrs": {key: str(value) for key, value in dataset.attrs.items()},
-            "judged": [as_data(judgment) for judgment in figure.judge(dataset)],
+            "judged": verdicts,
             "pictures": draw(where, dataset),
         }
     made.write_text(json.dumps(found))
     return found
 
 
-def as_data(judgment: Judgment) -> tuple:
-    """Return a judgment without its claim, which contains functions."""
-    return tuple(map(float, astuple(judgment.estimate))), judgment.verdict, judgment.remark
+def judged(figure: Figure, dataset: xr.Dataset) -> list[tuple]:
+    """Judge a figure's claims; a judgment is without its claim, which contains functions."""
+    return [
+        (tuple(map(float, astuple(found.estimate))), found.verdict, found.remark)
+        for found in figure.judge(dataset)
+    ]
+
+
+def judgments_of(made: Mapping[str, Any], preset: str) -> dict[str, Judgment]:
+    """Return the judgments at a preset, by claim, of all figures that have its results."""
+    return {
+        claim.id: Judgment(claim, Estimate(*values[:3], int(values[3])), verdict, remark)
+        for name, figure in discover().items()
+        if preset in made[name]["judged"]
+        for claim, (values, verdict, remark) in zip(
+            figure.claims, made[name]["judged"][preset], strict=True
+        )
+    }
 
 
 def draw(where, dataset) -> list[str]:
@@ -75,13 +100,7 @@ def write_gallery(app):
     # The site's own process must not start threads: Sphinx forks it.
     with ProcessPoolExecutor(max(app.parallel, 1), get_context("spawn")) as pool:
         made = dict(zip(figures, pool.map(make, figures), strict=True))
-    judgments = {
-        claim.id: Judgment(claim, Estimate(*values[:3], int(values[3])), verdict, remark)
-        for name, figure in figures.items()
-        for claim, (values, verdict, remark) in zip(
-            figure.claims, made[name]["judged"], strict=True
-        )
-    }
+    judgments, larger = (judgments_of(made, preset) for preset in (DRAWN, LARGER))
     environment = Environment(
         loader=FileSystemLoader(DOCS / "_templates" / "gallery"),
         undefined=StrictUndefined,
@@ -93,12 +112,17 @@ def write_gallery(app):
     environment.globals |= {
         "judgments": judgments,
         "groups": groups,
+        "larger": larger,
+        # A claim that corrects another one may be of a figure without results there.
+        "larger_groups": answers.groups((judgments | larger).values()),
         "colors": answers.GROUPS,
         "counts": lambda figure: answers.counts(groups[claim.id] for claim in figure.claims),
     }
     asking = by_question(figures.values())
     environment.globals["asked"] = [*asking]
-    questions = [(question, answer(of, judgments), of) for question, of in asking.items()]
+    questions = [
+        (question, answer(of, judgments), answer(of, larger), of) for question, of in asking.items()
+    ]
     texts = {"index": environment.get_template("index.md").render(questions=questions)}
     for name, figure in figures.items():
         texts[name] = environment.get_template("figure.md").render(figure=figure, **made[name])
@@ -112,9 +136,10 @@ def write_gallery(app):
 
 
 def answer(figures, judgments: Mapping[str, Judgment]) -> str:
-    """Answer a question by the claims of its figures that decide it."""
+    """Answer a question by the judged claims that decide it."""
     phrases = {claim: text for figure in figures for claim, text in figure.decided_by.items()}
-    return answers.answer([judgments[claim] for claim in phrases], phrases).sentence
+    deciding = [judgments[claim] for claim in phrases if claim in judgments]
+    return answers.answer(deciding, phrases).sentence
 
 
 def plain(text: str) -> str:

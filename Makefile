@@ -6,6 +6,8 @@ BIN := .venv/bin
 
 # Large temporaries on Linux CPUs pay for page faults; huge pages make a training step up to 30% faster.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
+# Containers often set this; then each of the tests' processes would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 MAIN := stability_plane,max_update,discrete_boundary,normal_curves,kadam_stability,strategies_text
 

@@ -61,8 +61,8 @@ def pytest_collection_finish():
     gc.freeze()
 
 
-MAX_RESIDENT = 1.5 * 2**30
-"""Bytes above which a worker drops compiled programs; a test may need as much again."""
+MAX_RESIDENT = 2.2 * 2**30
+"""Bytes above which a worker drops compiled programs; no test needs half a gigabyte more."""
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,7 @@
 """The contract of all figures; a figure's own facts are the `CONTRACT` of its test module."""
 
 import dataclasses
+import functools
 import importlib
 import io
 import re
@@ -74,9 +75,9 @@ def test_claims_follow_the_data_if_there_are_enough(name):
             data = made[repr(given)]
             judged = judge(claim, data.assign_attrs(config=to_json(enough)), figure.minimum)
             assert judged.verdict == verdict, (claim.id, given, judged.estimate)
-            judged = judge(claim, data.assign_attrs(config=to_json(few)), figure.minimum)
-            assert judged.verdict == INCONCLUSIVE, (claim.id, given)
-            assert f"{field}={minimum[field] - 1} < {minimum[field]}" in judged.remark
+        judged = judge(claim, data.assign_attrs(config=to_json(few)), figure.minimum)
+        assert judged.verdict == INCONCLUSIVE, claim.id
+        assert f"{field}={minimum[field] - 1} < {minimum[field]}" in judged.remark
 
 
 # The smallest dataset
@@ -119,6 +120,7 @@ def test_plots_need_only_the_dataset_and_are_reproducible(name, computed):
 def svg(canvas):
     file = io.BytesIO()
     plotting.mend_empty_axes(canvas)
+    canvas.set_layout_engine("none")  # a third of the time; diverged runs are drawn with one
     canvas.savefig(file, format="svg", metadata={"Date": None})
     return file.getvalue()
 
@@ -141,21 +143,26 @@ def labels(canvas, panel, axis):
 
 
 class Diverged(Run):
-    """A run whose sweeps only trace their programs; every float in the results is `bad`."""
+    """A run whose sweeps only trace their programs, once each; every float is `bad`."""
 
-    bad: float
+    def __init__(self, *args, bad, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.bad = bad
+        self.traced = functools.cache(self._traced)
+
+    def _traced(self, fn, fixed, member):
+        return jax.eval_shape(lambda member: fn(member | dict(fixed)), dict(member))
 
     def sweep(self, name, fn, members, *, grid_shape=False, **_):
         columns = {key: np.asarray(column) for key, column in members.items()}
         texts = [key for key, column in columns.items() if column.dtype.kind == "U"]
-        member = {
-            key: jax.ShapeDtypeStruct(x.shape[1:], jax.dtypes.canonicalize_dtype(x.dtype))
+        member = tuple(
+            (key, jax.ShapeDtypeStruct(x.shape[1:], jax.dtypes.canonicalize_dtype(x.dtype)))
             for key, x in columns.items()
             if key not in texts
-        }
+        )
         for values in set(zip(*(columns[key] for key in texts), strict=True)) or {()}:
-            fixed = dict(zip(texts, values, strict=True))
-            results = jax.eval_shape(lambda member, fixed=fixed: fn(member | fixed), member)
+            results = self.traced(fn, tuple(zip(texts, values, strict=True)), member)
         shape = members.shape if grid_shape else (len(next(iter(columns.values()))),)
         return {
             key: np.full((*shape, *x.shape), self.bad if x.dtype.kind == "f" else 0, x.dtype)
@@ -171,8 +178,8 @@ def test_programs_mix_no_dtypes_and_diverged_runs_are_drawn(name, tmp_path):
     corpus = load_corpus(config.corpus) if isinstance(config, TrainingConfig) else None
     images = load_images("digits", cache=tmp_path) if isinstance(config, ImagesConfig) else None
     for bad, width in contract.diverged:
-        run = Diverged(corpus, None, ChunkStore(tmp_path / f"{bad}{width}"), images=images)
-        run.bad = bad
+        store = ChunkStore(tmp_path / f"{bad}{width}")
+        run = Diverged(corpus, None, store, images=images, bad=bad)
         promotion = "strict" if width in contract.strict else "standard"
         with jax.enable_x64(width == 64), jax.numpy_dtype_promotion(promotion):
             data = figure.compute(config, run)

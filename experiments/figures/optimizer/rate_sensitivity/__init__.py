@@ -7,6 +7,8 @@ interpolated, so differences far below a step of the grid are partly due to the 
 and ratios for a seed come from the other seeds' validation losses.
 """
 
+from dataclasses import replace
+
 from experiments.core.figure import Figure
 from experiments.core.questions import WORTH_TRYING
 from experiments.figures.optimizer.rate_sensitivity import claims, plot
@@ -47,6 +49,13 @@ FIGURE = Figure(
             noise_entries=100,
         ),
         "laptop": Config(model=LAPTOP_MODEL),
+        # The deep network of `contenders`; one learning rate below laptop's lowest one.
+        "evening": Config(
+            model=replace(LAPTOP_MODEL, num_layers=4, num_heads=2, width=128, qk_norm=True),
+            num_seeds=6,
+            first_powers=(-2, -2, -3, -5, -3, -2, -3, -3, -3),
+            num_rates=8,
+        ),
         # Fig. 16's steps and batch on the embedded text in place of C4; a warm-up as in Fig. 4.
         "paper": Config(
             batch=64,

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -34,7 +34,19 @@ def flops(fn: Callable[[Any], Any], inputs: Any) -> np.ndarray:
     >>> flops(fn, jnp.array([3, 4])).tolist()
     [6000.0, 8000.0]
     """
-    first = jax.tree.map(lambda leaf: leaf[0], inputs)
+    return counter(fn, jax.tree.map(lambda leaf: leaf[0], inputs))(inputs)
+
+
+def counter(fn: Callable[[Any], Any], first: Any) -> Callable[[Any], np.ndarray]:
+    """Return a function of inputs with a leading axis, `flops` without another trace.
+
+    Args:
+      fn: As in `flops`.
+      first: One input.
+
+    Raises:
+      Failed: As `flops`.
+    """
     traced = jax.make_jaxpr(fn)(first)
     # A gradient's trace also has operations that only the value would need.
     used, _ = dce_jaxpr(traced.jaxpr, [True] * len(traced.out_avals), instantiate=True)
@@ -42,15 +54,16 @@ def flops(fn: Callable[[Any], Any], inputs: Any) -> np.ndarray:
     def count(one):
         return _run(used, traced.consts, jax.tree.leaves(one))[1]
 
-    counter = jax.make_jaxpr(count)(first)
-    needed, _ = dce_jaxpr(counter.jaxpr, [True], instantiate=True)
+    counting = jax.make_jaxpr(count)(first)
+    needed, _ = dce_jaxpr(counting.jaxpr, [True], instantiate=True)
     if _has_products(needed):
         raise Failed("a condition depends on matrix products, so they cannot be counted")
 
     def counted(one):
-        return jax.core.eval_jaxpr(needed, counter.consts, *jax.tree.leaves(one))[0]
+        return jax.core.eval_jaxpr(needed, counting.consts, *jax.tree.leaves(one))[0]
 
-    return np.asarray(jax.jit(lambda inputs: jax.lax.map(counted, inputs))(inputs), float)
+    every = jax.jit(lambda inputs: jax.lax.map(counted, inputs))
+    return lambda inputs: np.asarray(every(inputs), float)
 
 
 def _run(jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any]) -> tuple[list[Any], jax.Array]:
@@ -145,6 +158,8 @@ class CountingRun:
       mesh: As in `Run`.
       members: Members of all sweeps.
       flops: Operations of their matrix products and convolutions.
+      chunks: The columns of a chunk of each swept function's members, of the largest if there are
+        several.
     """
 
     corpus: Any = None
@@ -152,6 +167,8 @@ class CountingRun:
     mesh: None = None
     members: int = 0
     flops: float = 0.0
+    chunks: dict[Callable[..., Any], dict[str, jax.Array]] = field(default_factory=dict)
+    _counters: dict[Any, Callable[[Any], np.ndarray]] = field(default_factory=dict, repr=False)
 
     def sweep(
         self,
@@ -164,11 +181,21 @@ class CountingRun:
         grid_shape: bool = False,
     ) -> dict[str, np.ndarray]:
         """Count all members' operations."""
-        del name, chunk_size, batching
+        del name, batching
         num_members = len(next(iter(members.values())))
         inputs = {key: jnp.asarray(column) for key, column in members.items()}
+        chunk = {key: column[:chunk_size] for key, column in inputs.items()}
+        self.chunks[fn] = max(self.chunks.get(fn, {}), chunk, key=_rows)
+        first = {key: column[0] for key, column in inputs.items()}
+        kind = fn, *((key, x.shape, x.dtype) for key, x in sorted(first.items()))
+        if kind not in self._counters:
+            self._counters[kind] = counter(fn, first)
         self.members += num_members
-        self.flops += flops(fn, inputs).sum()
-        results = jax.eval_shape(fn, {key: column[0] for key, column in inputs.items()})
+        self.flops += self._counters[kind](inputs).sum()
+        results = jax.eval_shape(fn, first)
         leading = members.shape if grid_shape else (num_members,)
         return {key: np.ones((*leading, *x.shape), x.dtype) for key, x in results.items()}
+
+
+def _rows(columns: Mapping[str, jax.Array]) -> int:
+    return len(next(iter(columns.values()), ()))

@@ -25,11 +25,12 @@ def kind_of(name: str) -> str:
     return name.partition(":")[0]
 
 
-def platform_of(name: str) -> str:
+def platform_of(name: str, field: str = "topologies") -> str:
     """Return the platform of a topology, and check its name.
 
     Args:
       name: "v5e:2x2" is a slice of TPUs, "h100:8" is a number of GPUs.
+      field: The configuration's field that has it.
 
     Raises:
       ConfigError: If the name has another form.
@@ -40,7 +41,7 @@ def platform_of(name: str) -> str:
     kind, shape = kind_of(name), name.partition(":")[2]
     if kind not in MEMORY or not re.fullmatch(r"\d+" if kind == "h100" else r"\d+(x\d+)+", shape):
         raise ConfigError(
-            f"topologies must be like v5e:2x2, v5p:8x8x16 or h100:8, of {', '.join(MEMORY)}; "
+            f"{field} must be like v5e:2x2, v5p:8x8x16 or h100:8, of {', '.join(MEMORY)}; "
             f"got {name!r}"
         )
     return "cuda" if kind == "h100" else "tpu"

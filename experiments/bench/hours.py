@@ -1,15 +1,18 @@
 """Hours that figures would take on accelerators: an estimate, from the operations that they take.
 
 No figure runs. Their functions are traced, and the operations of matrix products and convolutions
-are counted; those of everything else are a small share of a training step.
+are counted; those of everything else are a small share of a training step. With a chip, the memory
+of a chunk of members is read from the program compiled for that chip, which need not be there.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import jax
 import numpy as np
 
+from experiments.bench import _figures, _memory, _topologies
 from experiments.bench._flops import CountingRun
 from experiments.bench._measuring import Bench, BenchConfig, Table
 from experiments.core.config import PRESETS, preset_of
@@ -28,7 +31,7 @@ PEAKS = {"one H100": 495e12, "a v5e-16": 16 * 197e12}
 on an H100 and bfloat16 on a TPU, by the vendors' data sheets."""
 CIFAR10 = {"train": 45_000, "validation": 5000, "test": 10_000}
 """Images in each split."""
-ALL = "all"
+CPU = "cpu"
 
 
 @dataclass(frozen=True)
@@ -39,11 +42,16 @@ class HoursBenchConfig(BenchConfig):
       figures: Names of figures, or "all".
       preset: The size of the figures.
       share: The share of its peak at which a chip computes.
+      chip: The topology, such as v5e:2x2, v5p:2x2x1 or h100:1, for one of whose chips the largest
+        program of each figure is compiled; "cpu" for this machine's; None for no compilation.
+      gpu_target: As in `bench scale`.
     """
 
-    figures: tuple[str, ...] = (ALL,)
+    figures: tuple[str, ...] = (_figures.ALL,)
     preset: str = "paper"
     share: float = 0.4
+    chip: str | None = None
+    gpu_target: Path | None = None
 
     def __post_init__(self):
         super().__post_init__()
@@ -51,9 +59,9 @@ class HoursBenchConfig(BenchConfig):
             raise ConfigError(f"preset must be among {', '.join(PRESETS)}; got {self.preset!r}")
         if self.share > 1:
             raise ConfigError(f"share must be at most 1, got {self.share}")
-        for name in self.figures:
-            if name not in (known := (ALL, *discover())):
-                raise ConfigError(f"figures must be among {', '.join(known)}; got {name!r}")
+        if self.chip not in (None, CPU):
+            _topologies.platform_of(self.chip, "chip")
+        _figures.check(self.figures)
 
 
 def _blank() -> Data:
@@ -85,25 +93,56 @@ def counted(figure: Figure, preset: str) -> CountingRun:
 
 def run(config: HoursBenchConfig) -> Sequence[Table]:
     """Count the operations of figures, the longest first."""
-    every, found = discover(), {}
-    having = [name for name, figure in every.items() if config.preset in figure.presets]
-    names = having if ALL in config.figures else config.figures
+    every, device = discover(), _device(config)
+    names = _figures.chosen(config.figures, config.preset)
+    rows = []
     with progress("bench hours", len(names)) as advance:
         for name in names:
             try:
-                found[name] = counted(every[name], config.preset)
+                of = counted(every[name], config.preset)
             except Failed as error:
                 say(f"{name} is left out: {error}")
+            else:
+                if of.flops:
+                    rows.append((name, of.members, of.flops, *_memory_of(of, device)))
             advance(1)
-    longest = sorted(found.items(), key=lambda item: -item[1].flops)
     seconds = {chip: 1 / (config.share * peak) for chip, peak in PEAKS.items()}
-    rows = [
-        (name, of.members, of.flops / 1e15, *(of.flops * each / 3600 for each in seconds.values()))
-        for name, of in longest
-        if of.flops
+    cells = [
+        (name, members, flops / 1e15, *(flops * each / 3600 for each in seconds.values()), *memory)
+        for name, members, flops, *memory in sorted(rows, key=lambda row: -row[2])
     ]
-    columns = ("figure", "members", "10^15 operations", *(f"hours on {chip}" for chip in PEAKS))
-    return [Table(f"Figures at {config.preset}, estimated", columns, rows, NOTE.format(config))]
+    columns = ["figure", "members", "10^15 operations", *(f"hours on {chip}" for chip in PEAKS)]
+    note = NOTE.format(config)
+    if device:
+        columns += ["members at once", f"GiB on {config.chip}"]
+        note += MEMORY_NOTE.format(config)
+    return [Table(f"Figures at {config.preset}, estimated", columns, cells, note)]
+
+
+def _device(config: HoursBenchConfig) -> jax.Device | None:
+    """Return the chip that is compiled for, if any.
+
+    Raises:
+      Failed: If its compiler is not installed.
+    """
+    if config.chip is None:
+        return None
+    if config.chip == CPU:
+        return jax.devices(CPU)[0]
+    if what := _topologies.missing(config.chip, config.gpu_target):
+        raise Failed(
+            f"chip={config.chip} needs {what}; chip={CPU} compiles for this machine instead"
+        )
+    return _topologies.devices(config.chip, config.gpu_target)[0]
+
+
+def _memory_of(of: CountingRun, device: jax.Device | None) -> tuple[()] | tuple[int, float | str]:
+    """Return the members of the largest chunk and its GiB on the chip, if there is one."""
+    if device is None:
+        return ()
+    fn, columns = _memory.largest(of.chunks.items())
+    peak = _memory.peak((fn, columns), device)
+    return len(next(iter(columns.values()))), "does not fit" if peak is None else peak / 2**30
 
 
 NOTE = (
@@ -111,6 +150,11 @@ NOTE = (
     "{0.share:.0%} of the chips' peak, with members on all chips of a v5e-16. Members that stop "
     "early count as far as they run. Figures without training are left out, and so are compilation "
     "and NumPy's part."
+)
+MEMORY_NOTE = (
+    " Memory is that of the program whose trace has the most bytes, compiled for one chip of "
+    "{0.chip} and not run: data, results and temporaries of a chunk. Its members are side by side, "
+    "or in turn on a CPU; several chips share them."
 )
 
 BENCH = Bench("hours", HoursBenchConfig(), run)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from experiments import __main__ as cli
-from experiments.bench import hours
+from experiments.bench import _topologies, hours
 from experiments.bench._flops import flops
 from experiments.core.errors import Failed
 from experiments.figures import discover
@@ -62,6 +62,22 @@ def test_steps_and_members_multiply_a_figures_operations():
     assert three.members == 3 * one.members
     assert one.flops > 0
     assert three.flops == pytest.approx(3 * one.flops)
+
+
+def test_a_chunks_memory_is_compiled():
+    config = hours.HoursBenchConfig(figures=("coarse_graining",), preset="smoke", chip="cpu")
+    (table,) = hours.run(config)
+    ((*_, at_once, gib),) = table.rows
+    assert at_once == discover()["coarse_graining"].presets["smoke"].num_seeds
+    assert 1e-4 < gib < 0.1
+
+
+def test_a_chip_without_a_compiler_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr(_topologies, "PLUGINS", {"tpu": "no_such"})
+    assert cli.main(["bench", "hours", "--set", "chip=v5e:2x2"]) == 1
+    assert "chip=v5e:2x2 needs no_such" in capsys.readouterr().err
+    assert cli.main(["bench", "hours", "--set", "chip=v9:2x2"]) == 2
+    assert "chip must be like v5e:2x2" in capsys.readouterr().err
 
 
 def test_an_unknown_figure_is_refused(capsys):

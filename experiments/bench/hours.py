@@ -45,6 +45,7 @@ class HoursBenchConfig(BenchConfig):
       chip: The topology, such as v5e:2x2, v5p:2x2x1 or h100:1, for one of whose chips the largest
         program of each figure is compiled; "cpu" for this machine's; None for no compilation.
       gpu_target: As in `bench scale`.
+      at_once: Members on that chip at once; None for the figure's chunk_size.
     """
 
     figures: tuple[str, ...] = (_figures.ALL,)
@@ -52,6 +53,7 @@ class HoursBenchConfig(BenchConfig):
     share: float = 0.4
     chip: str | None = None
     gpu_target: Path | None = None
+    at_once: int | None = None
 
     def __post_init__(self):
         super().__post_init__()
@@ -104,7 +106,9 @@ def run(config: HoursBenchConfig) -> Sequence[Table]:
                 say(f"{name} is left out: {error}")
             else:
                 if of.flops:
-                    rows.append((name, of.members, of.flops, *_memory_of(of, device)))
+                    rows.append(
+                        (name, of.members, of.flops, *_memory_of(of, device, config.at_once))
+                    )
             advance(1)
     seconds = {chip: 1 / (config.share * peak) for chip, peak in PEAKS.items()}
     cells = [
@@ -136,11 +140,16 @@ def _device(config: HoursBenchConfig) -> jax.Device | None:
     return _topologies.devices(config.chip, config.gpu_target)[0]
 
 
-def _memory_of(of: CountingRun, device: jax.Device | None) -> tuple[()] | tuple[int, float | str]:
+def _memory_of(
+    of: CountingRun, device: jax.Device | None, at_once: int | None
+) -> tuple[()] | tuple[int, float | str]:
     """Return the members of the largest chunk and its GiB on the chip, if there is one."""
     if device is None:
         return ()
-    fn, columns = _memory.largest(of.chunks.items())
+    fn, columns = _memory.largest(
+        (fn, {name: column[:at_once] for name, column in columns.items()})
+        for fn, columns in of.chunks.items()
+    )
     peak = _memory.peak((fn, columns), device)
     return len(next(iter(columns.values()))), "does not fit" if peak is None else peak / 2**30
 
@@ -154,7 +163,7 @@ NOTE = (
 MEMORY_NOTE = (
     " Memory is that of the program whose trace has the most bytes, compiled for one chip of "
     "{0.chip} and not run: data, results and temporaries of a chunk. Its members are side by side, "
-    "or in turn on a CPU; several chips share them."
+    "or in turn on a CPU."
 )
 
 BENCH = Bench("hours", HoursBenchConfig(), run)

@@ -61,7 +61,7 @@ class HoursBenchConfig(BenchConfig):
             raise ConfigError(f"preset must be among {', '.join(PRESETS)}; got {self.preset!r}")
         if self.share > 1:
             raise ConfigError(f"share must be at most 1, got {self.share}")
-        if self.chip not in (None, CPU):
+        if self.chip and self.chip != CPU:
             _topologies.platform_of(self.chip, "chip")
         _figures.check(self.figures)
 

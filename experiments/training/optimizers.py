@@ -5,12 +5,13 @@ learning rate means the same everywhere: it multiplies an update whose entries a
 including Muon's.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax.tree_util import tree_map_with_path
 from optax import contrib
 
 from kadam_jax import kadam, per_stage_decays
@@ -25,8 +26,6 @@ USUAL = {"b1": 0.9, "b2": 0.999, "weight_decay": 1e-2}
 """The usual starting values."""
 LOOKED_UP = {"embedding", "positions"}
 """Parameters whose rows are looked up. Muon is for matrices that multiply, Adam for the others."""
-MATRIX = contrib.MuonDimensionNumbers(reduction_axis=0, output_axis=-1)
-"""For parameters (inputs, ..., outputs); the queries, keys and values of each head stay apart."""
 ADAMS_SIZE = 0.2
 """Root mean square of Muon's updates, about that of Adam's, so they can share a learning rate."""
 
@@ -64,14 +63,34 @@ def _kadam(at: Member, schedule: optax.Schedule) -> optax.GradientTransformation
     )
 
 
+def inputs(path: str, leaf: Any) -> tuple[int, ...]:
+    """Return the axes of a matrix's inputs.
+
+    Queries, keys and values of each head stay apart; a convolution's kernel is a matrix from its
+    window and channels to the new channels.
+    """
+    return (0,) if "qkv" in path.split("/") else tuple(range(leaf.ndim - 1))
+
+
+def _dimensions(path: Sequence[Any], leaf: Any) -> contrib.MuonDimensionNumbers | None:
+    """Return the dimension numbers of a parameter that is for Muon, else None."""
+    names = [str(getattr(key, "key", key)) for key in path]
+    if leaf.ndim < 2 or LOOKED_UP & {*names}:
+        return None
+    return contrib.MuonDimensionNumbers(inputs("/".join(names), leaf), output_axis=-1)
+
+
+def matrices(params: Any) -> Any:
+    """Return Muon's dimension numbers of all parameters that are for it, None for others."""
+    return tree_map_with_path(_dimensions, params)
+
+
+def is_matrix(params: Any) -> Any:
+    """Return whether each parameter is for Muon."""
+    return tree_map_with_path(lambda *leaf: _dimensions(*leaf) is not None, params)
+
+
 def _muon(at: Member, schedule: optax.Schedule) -> optax.GradientTransformation:
-    def matrices(params):
-        def numbers(path, leaf):
-            looked_up = any(getattr(key, "key", None) in LOOKED_UP for key in path)
-            return MATRIX if leaf.ndim > 1 and not looked_up else None
-
-        return jax.tree_util.tree_map_with_path(numbers, params)
-
     return contrib.muon(
         schedule,
         beta=at["b1"],

@@ -14,7 +14,7 @@ from experiments.data.images import Images
 from experiments.data.loading import Data
 from experiments.training.optimizers import OPTIMIZERS, Member, make_optimizer
 from experiments.training.schedules import SCHEDULES
-from experiments.training.tasks import heldout_halves, image_task, language_task
+from experiments.training.tasks import Task, heldout_halves, image_task, language_task
 from experiments.training.train import train_member
 from models.cnn import CNNConfig
 
@@ -104,14 +104,7 @@ def image_trial(
     Raises:
       ConfigError: If there are no images.
     """
-    if images is None:
-        raise ConfigError("images must be images to train on, got None")
-    train = images.train
-
-    def sample(key):
-        return _in_program(train)[jax.random.randint(key, (batch,), 0, len(train))]
-
-    task = image_task(model)._replace(sample=sample)
+    task = drawn_image_task(model, images, batch)
 
     def trial(optimizer, seed, evaluated=lambda opt_state, params: params):
         result = train_member(task, optimizer, seed=seed, num_steps=num_steps)
@@ -119,7 +112,7 @@ def image_trial(
 
         def evaluate(split):
             def one(place):  # a metric's sums over a batch of one
-                batch = _in_program(split)[place[None]]
+                batch = in_program(split)[place[None]]
                 return task.metrics(params, result.state, batch, jnp.ones(1))
 
             places = jnp.arange(len(split)).reshape(-1, EVAL_BATCH)
@@ -136,7 +129,23 @@ def image_trial(
     return trial
 
 
-def _in_program(split: Images) -> Images:
+def drawn_image_task(model: CNNConfig, images: Data | None, batch: int) -> Task:
+    """Return `image_task` on batches of training images, drawn with replacement.
+
+    Raises:
+      ConfigError: If there are no images.
+    """
+    if images is None:
+        raise ConfigError("images must be images to train on, got None")
+    train = images.train
+
+    def sample(key):
+        return in_program(train)[jax.random.randint(key, (batch,), 0, len(train))]
+
+    return image_task(model)._replace(sample=sample)
+
+
+def in_program(split: Images) -> Images:
     """Return the split for traced indices: the program holds the pixels as bytes."""
     return replace(split, pixels=jnp.asarray(split.pixels), labels=jnp.asarray(split.labels))
 

@@ -14,13 +14,14 @@ from experiments.core.claims import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, judg
 from experiments.core.config import to_json
 from experiments.core.run import Run
 from experiments.core.stats import paired_mean
+from experiments.figures.optimizer.compass import search
+from experiments.figures.optimizer.contender_table import CONTENDERS, decays
 from experiments.figures.optimizer.contenders import FIGURE
 from experiments.figures.optimizer.contenders.analysis import analyze, steps_to
 from experiments.figures.optimizer.contenders.claims import CLAIMS, USEFUL
-from experiments.figures.optimizer.contenders.problems import TASKS, problem, train
-from experiments.figures.optimizer.contenders.rows import CONTENDERS, decays, matrices
-from experiments.figures.optimizer.contenders.run import _trial
-from experiments.figures.optimizer.contenders.search import search
+from experiments.figures.optimizer.problems import TASKS, problem, train
+from experiments.figures.optimizer.protocol import trial
+from experiments.training.optimizers import matrices
 from kadam_jax import is_exactly_stable, scale_by_adaptive_normalization, scale_to_rms
 from models.cnn import CNNConfig
 from tests.figures.contract import CORPUS, NETWORK, SMALL_NETWORK, Contract
@@ -171,7 +172,7 @@ def test_squares_remember_as_many_tokens_in_larger_batches(small_run, monkeypatc
     for squares, b2 in ((True, 0.5 ** TASKS["text_batch"].batch), (False, 0.5)):
         row = CONTENDERS["adamw"]._replace(squares=squares)
         row = row._replace(optimizer=row.optimizer._replace(make=make))
-        jax.eval_shape(lambda row=row: _trial(SMALL, row, of, "text_batch")(member))
+        jax.eval_shape(lambda row=row: trial(SMALL, row, of)(member))
         assert seen["b2"] == b2
 
 

@@ -34,8 +34,7 @@ def analyze(data: xr.Dataset) -> xr.Dataset:
     at = round(TARGET * data.sizes["point"]) - 1
     target = data.course.sel(arm=ADAMW, drop=True).isel(point=at, drop=True).mean("seed")
     steps = steps_to(data.course, target, data.steps)
-    whole = data.steps.isel(point=-1, drop=True)
-    capped = steps.where(np.isfinite(steps), whole)
+    capped = in_run(steps, data.steps)
     saved = saving(capped.sel(arm=ADAMW, drop=True), capped)
     gains = (data.score.sel(arm=ADAMW, drop=True) - data.score).transpose("task", "arm", "seed")
     others = (data.arm != ADAMW).values
@@ -104,6 +103,12 @@ def steps_to(course: xr.DataArray, target: xr.DataArray, steps: xr.DataArray) ->
     share = ((high - target.isel(point=0)) / drop).where(np.isfinite(drop) & (drop > 0), 1.0)
     found = start + share * (end - start)
     return found.where(below.any("point"), np.inf).reset_coords(drop=True)
+
+
+def in_run(target_steps: xr.DataArray, steps: xr.DataArray) -> xr.DataArray:
+    """Return steps to a target where a run that never reaches it counts as its whole length."""
+    whole = steps.isel(point=-1, drop=True)
+    return target_steps.where(np.isfinite(target_steps), whole)
 
 
 def saving(rival: xr.DataArray, arm: xr.DataArray) -> xr.DataArray:

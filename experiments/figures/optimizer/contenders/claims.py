@@ -17,7 +17,7 @@ import xarray as xr
 
 from experiments.core.claims import Claim
 from experiments.core.stats import NOTHING, Estimate, paired_mean
-from experiments.figures.optimizer.contenders.analysis import interior, saving
+from experiments.figures.optimizer.contenders.analysis import in_run, interior, saving
 from experiments.training.optimizers import ADAMW
 from experiments.training.tuning import lowest
 
@@ -66,11 +66,7 @@ def _saved(run: xr.Dataset, task: str, arms: Sequence[str]) -> Estimate:
     rival, arm = sides
     if not all(np.isfinite(side.course).all() for side in sides):
         return NOTHING
-    whole = run.steps.sel(task=task).values[-1]
-    steps = [
-        side.target_steps.where(np.isfinite(side.target_steps), whole).expand_dims("task")
-        for side in sides
-    ]
+    steps = [in_run(side.target_steps, side.steps).expand_dims("task") for side in sides]
     return _opened(paired_mean(saving(*steps).values), rival, arm)
 
 

@@ -7,10 +7,10 @@ import xarray as xr
 from matplotlib import axes, colormaps, figure
 
 from experiments.core import plot as plotting
+from experiments.figures.optimizer.contender_table import CONTENDERS
 from experiments.figures.optimizer.contenders.claims import UNITS
-from experiments.figures.optimizer.contenders.problems import TASKS
-from experiments.figures.optimizer.contenders.rows import CONTENDERS
 from experiments.figures.optimizer.plot import interval_row, legend_on_top, losses_by_rate
+from experiments.figures.optimizer.problems import TASKS
 from experiments.training.optimizers import ADAMW
 
 LEVEL = 0.05

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.figures.optimizer.contenders.rows import Contender, decays
+from experiments.figures.optimizer.contender_table import Contender, decays
 from experiments.training.tuning import Train, Tuned, lowest, tune
 
 Place = tuple[float, float]
@@ -107,7 +107,7 @@ def _joined(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> d
 def at_edge(contender: Contender, tried: Sequence[Place], chosen: Place) -> tuple[bool, bool]:
     """Return whether nothing was tried beyond a place, along each axis; no memory is not an edge.
 
-    >>> from experiments.figures.optimizer.contenders.rows import CONTENDERS
+    >>> from experiments.figures.optimizer.contender_table import CONTENDERS
     >>> at_edge(CONTENDERS["adamw"], coarse_grid(3, 3), (1.0, 0.0))
     (True, False)
     """

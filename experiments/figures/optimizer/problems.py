@@ -9,14 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from experiments.core.errors import ConfigError
 from experiments.core.run import Run
-from experiments.data import sample_batch
-from experiments.training.tasks import Task, heldout_halves, image_task, language_task
+from experiments.data import Corpus, sample_batch
+from experiments.training.tasks import Task, heldout_halves, language_task
 from experiments.training.train import train_member
-
-EVAL_IMAGES = 100
-"""Images evaluated at once; it divides every split."""
+from experiments.training.trials import EVAL_BATCH, drawn_image_task, in_program
+from models.nanogpt import GPTConfig
 
 
 class Setting(NamedTuple):
@@ -50,6 +48,7 @@ class Problem(NamedTuple):
     """A task with its data and its measures."""
 
     task: Task
+    setting: Setting
     num_steps: int
     chance: float
     """Loss of a uniform guess, in nats."""
@@ -72,19 +71,13 @@ def problem(config: Any, name: str, run: Run) -> Problem:
       ConfigError: If the data are missing, or too few for the network.
     """
     setting = TASKS[name]
-    make = _text if setting.is_text else _images
-    return make(config, setting, run)._replace(num_steps=config.num_steps * setting.steps)
+    return (_text if setting.is_text else _images)(config, setting, run)
 
 
 def _text(config: Any, setting: Setting, run: Run) -> Problem:
     model = getattr(config, setting.model)
     task = language_task(model, run.corpus, config.batch * setting.batch)
-    keys = jax.random.split(jax.random.key(0), config.eval_batches)
-
-    def drawn(tokens):
-        return jax.vmap(lambda key: sample_batch(tokens, key, config.batch, model.context))(keys)
-
-    crops = np.stack([drawn(jnp.asarray(half)) for half in heldout_halves(run.corpus, model)])
+    crops = text_crops(config, model, run.corpus)
 
     def losses(params, state, batches):
         return jax.lax.map(lambda tokens: task.evaluate(params, state, tokens), batches)
@@ -97,14 +90,32 @@ def _text(config: Any, setting: Setting, run: Run) -> Problem:
     def course(params, state):
         return losses(params, state, jnp.asarray(crops[0, : config.course_batches])).mean()
 
-    return Problem(task, 0, float(np.log(model.vocab_size)), course, measure)
+    steps = config.num_steps * setting.steps
+    return Problem(task, setting, steps, float(np.log(model.vocab_size)), course, measure)
+
+
+def text_crops(config: Any, model: GPTConfig, corpus: Corpus | None) -> np.ndarray:
+    """Return the held-out text on which every member is measured.
+
+    Args:
+      config: Has `eval_batches`, the batches of each half, and `batch`, the crops of each.
+      model: The network, whose context is the crops' length.
+      corpus: The corpus.
+
+    Returns:
+      Tokens of the validation half and of the test half, (2, eval_batches, batch, context + 1).
+    """
+    keys = jax.random.split(jax.random.key(0), config.eval_batches)
+
+    def drawn(tokens):
+        return jax.vmap(lambda key: sample_batch(tokens, key, config.batch, model.context))(keys)
+
+    return np.stack([drawn(jnp.asarray(half)) for half in heldout_halves(corpus, model)])
 
 
 def _images(config: Any, setting: Setting, run: Run) -> Problem:
-    if run.images is None:
-        raise ConfigError("images must be images to train on, got None")
     model = getattr(config, setting.model)
-    train = run.images.train
+    task = drawn_image_task(model, run.images, config.image_batch)
     validation, test = (run.images.heldout[name] for name in ("validation", "test"))
     both = dataclasses.replace(
         test,
@@ -112,25 +123,21 @@ def _images(config: Any, setting: Setting, run: Run) -> Problem:
         labels=np.concatenate([validation.labels, test.labels]),
     )
 
-    def sample(key):
-        return _in_program(train)[jax.random.randint(key, (config.image_batch,), 0, len(train))]
-
-    task = image_task(model)
     metrics: Any = task.metrics
 
     def means(params, state, places):
-        """Return loss and error of every EVAL_IMAGES images at the places."""
+        """Return loss and error of every EVAL_BATCH images at the places."""
 
         def mean(at):
-            ones = jnp.ones(EVAL_IMAGES)
-            sums = metrics(params, state, _in_program(both)[at], ones / EVAL_IMAGES)
+            ones = jnp.ones(EVAL_BATCH)
+            sums = metrics(params, state, in_program(both)[at], ones / EVAL_BATCH)
             return sums["loss"], 100 * (1 - sums["accuracy"])
 
-        return jax.lax.map(mean, jnp.asarray(places.reshape(-1, EVAL_IMAGES)))
+        return jax.lax.map(mean, jnp.asarray(places.reshape(-1, EVAL_BATCH)))
 
     def measure(params, state):
         losses, errors = means(params, state, np.arange(len(both)))
-        parts = len(validation) // EVAL_IMAGES
+        parts = len(validation) // EVAL_BATCH
         return {
             "validation": losses[:parts].mean(),
             "loss": losses[parts:].mean(),
@@ -140,15 +147,8 @@ def _images(config: Any, setting: Setting, run: Run) -> Problem:
     def course(params, state):
         return means(params, state, np.arange(len(validation)))[0].mean()
 
-    task = task._replace(sample=sample)
-    return Problem(task, 0, float(np.log(model.num_classes)), course, measure)
-
-
-def _in_program(split: Any) -> Any:
-    """Return the split for traced indices: the program holds the pixels as bytes."""
-    return dataclasses.replace(
-        split, pixels=jnp.asarray(split.pixels), labels=jnp.asarray(split.labels)
-    )
+    steps = config.num_steps * setting.steps
+    return Problem(task, setting, steps, float(np.log(model.num_classes)), course, measure)
 
 
 def train(

@@ -8,17 +8,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import optax
-from jax.tree_util import tree_map_with_path
 from optax import contrib
 
 from experiments.training.optimizers import (
     ADAMS_SIZE,
     ADAMW,
-    LOOKED_UP,
-    MATRIX,
     OPTIMIZERS,
     Member,
     Optimizer,
+    inputs,
+    is_matrix,
+    matrices,
     strategy_decays,
 )
 from kadam_jax import scale_by_adaptive_normalization, scale_to_rms
@@ -57,52 +57,14 @@ def _ademamix(at: Member, schedule: optax.Schedule) -> optax.GradientTransformat
     return contrib.ademamix(schedule, b1, b2, b2, weight_decay=at["weight_decay"])
 
 
-def _inputs(path: str, leaf: Any) -> tuple[int, ...]:
-    """Return the axes of a matrix's inputs.
-
-    Queries, keys and values of each head stay apart; a convolution's kernel is a matrix from its
-    window and channels to the new channels.
-    """
-    return (0,) if "qkv" in path.split("/") else tuple(range(leaf.ndim - 1))
-
-
-def _dimensions(path: Sequence[Any], leaf: Any) -> contrib.MuonDimensionNumbers | None:
-    """Return the dimension numbers of a parameter that is for Muon, else None."""
-    names = [str(getattr(key, "key", key)) for key in path]
-    if leaf.ndim < 2 or LOOKED_UP & {*names}:
-        return None
-    return MATRIX._replace(reduction_axis=_inputs("/".join(names), leaf))
-
-
-def matrices(params: Any) -> Any:
-    """Return Muon's dimension numbers of all parameters that are for it."""
-    return tree_map_with_path(_dimensions, params)
-
-
-def _is_matrix(params: Any) -> Any:
-    return tree_map_with_path(lambda *leaf: _dimensions(*leaf) is not None, params)
-
-
-def _muon(at: Member, schedule: optax.Schedule) -> optax.GradientTransformation:
-    return contrib.muon(
-        schedule,
-        beta=at["b1"],
-        weight_decay=at["weight_decay"],
-        muon_weight_dimension_numbers=matrices,
-        consistent_rms=ADAMS_SIZE,
-        adam_b1=at["b1"],
-        adam_b2=at["b2"],
-        adam_weight_decay=at["weight_decay"],
-    )
-
-
 def _stage(at: Member, axes: Any = ()) -> optax.GradientTransformation:
     """Return a stage without momentum: each entry over the root of its average square."""
     return scale_by_adaptive_normalization(0.0, at["b2"], 1e-8, axes=axes)
 
 
 def _before_muon(at: Member, schedule: optax.Schedule) -> optax.GradientTransformation:
-    return optax.chain(optax.masked(_stage(at), _is_matrix), _muon(at, schedule))
+    muon = OPTIMIZERS["muon"].make(at, schedule)
+    return optax.chain(optax.masked(_stage(at), is_matrix), muon)
 
 
 def _chained(stages: Stages) -> Optimizer:
@@ -116,7 +78,7 @@ def _chained(stages: Stages) -> Optimizer:
             optax.scale_by_learning_rate(schedule),
         )
         for_others = optax.nadamw(schedule, at["b1"], at["b2"], weight_decay=at["weight_decay"])
-        return optax.partition({True: for_matrices, False: for_others}, _is_matrix)
+        return optax.partition({True: for_matrices, False: for_others}, is_matrix)
 
     return Optimizer(make)
 
@@ -137,7 +99,7 @@ CONTENDERS: dict[str, Contender] = {
     "schedule_free_adamw": Contender(
         "Schedule-free AdamW", OPTIMIZERS["schedule_free_adamw"], 7e-3, 0.9, 0.9
     ),
-    "muon": Contender("Muon", Optimizer(_muon), 2e-2, 0.9, 0.95),
+    "muon": Contender("Muon", OPTIMIZERS["muon"], 2e-2, 0.9, 0.95),
     "adamuon": Contender(
         "AdaMuon: a stage after",
         _chained(
@@ -149,7 +111,7 @@ CONTENDERS: dict[str, Contender] = {
     ),
     "normuon": Contender(
         "NorMuon: a stage per row after",
-        _chained(lambda at: (_orthogonal(at["b1"]), _stage(at, _inputs))),
+        _chained(lambda at: (_orthogonal(at["b1"]), _stage(at, inputs))),
         2e-2,
         0.9,
         0.95,

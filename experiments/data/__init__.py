@@ -1,54 +1,16 @@
 """Sources of tokens, and the drawing of a batch from them inside a compiled program."""
 
 import functools
-import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass
-from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from experiments.data import embedded
+from experiments.data.corpus import Corpus, byte_corpus
+from experiments.data.tokenizers import BYTES, PAIRS, TOKENIZERS, encoded
 
-HELDOUT = Fraction(1, 10)
-"""The share of a text, at its end, that is never trained on."""
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """Tokens with a fixed held-out split.
-
-    Attributes:
-      name: Its name in a configuration.
-      tokens_train: Training tokens, shape (num_train,), uint8.
-      tokens_heldout: The last tenth, shape (num_heldout,), uint8.
-      vocab_size: Number of token values, not all of which need occur.
-      sha256: Hash of the whole text; results with different hashes are never joined.
-    """
-
-    name: str
-    tokens_train: np.ndarray
-    tokens_heldout: np.ndarray
-    vocab_size: int
-    sha256: str
-
-
-SOURCES: dict[str, Callable[[], bytes]] = {"embedded": embedded.read}
-
-
-def byte_corpus(name: str, text: bytes) -> Corpus:
-    """Turn `text` into one token per byte, with the last tenth held out."""
-    tokens = np.frombuffer(text, dtype=np.uint8)
-    num_train = len(tokens) - int(len(tokens) * HELDOUT)
-    return Corpus(
-        name=name,
-        tokens_train=tokens[:num_train],
-        tokens_heldout=tokens[num_train:],
-        vocab_size=256,
-        sha256=hashlib.sha256(text).hexdigest(),
-    )
+CORPORA = {"embedded": BYTES, "embedded_pairs": PAIRS}
+"""The tokenizer of each corpus, a name in `TOKENIZERS`; all of them are the embedded text."""
 
 
 @functools.cache
@@ -56,10 +18,10 @@ def load_corpus(name: str) -> Corpus:
     """Return the corpus of that name, read once per process.
 
     Args:
-      name: A key of `SOURCES`.
+      name: A key of `CORPORA`.
 
     Returns:
-      Its tokens, one per byte.
+      Its tokens; whatever the tokenizer, the held-out ones are the same last tenth of the text.
 
     Raises:
       ValueError: If no corpus has that name.
@@ -67,10 +29,19 @@ def load_corpus(name: str) -> Corpus:
     >>> corpus = load_corpus("embedded")
     >>> corpus.vocab_size, len(set(corpus.tokens_train.tolist())) < 128
     (256, True)
+    >>> corpus = load_corpus("embedded_pairs")
+    >>> corpus.vocab_size, corpus.tokens_train.dtype, 3 < corpus.bytes_per_token < 5
+    (4096, dtype('uint16'), True)
     """
-    if name not in SOURCES:
-        raise ValueError(f"corpus={name!r} is unknown; give one of {', '.join(sorted(SOURCES))}")
-    return byte_corpus(name, SOURCES[name]())
+    if name not in CORPORA:
+        raise ValueError(f"corpus={name!r} is unknown; give one of {', '.join(CORPORA)}")
+    corpus, tokenizer = byte_corpus(name, embedded.read()), TOKENIZERS[CORPORA[name]]
+    if tokenizer.name == BYTES:
+        return corpus
+    splits, sha256 = encoded(corpus, tokenizer)
+    train, heldout = (splits[split].array for split in ("train", "heldout"))
+    ratio = len(corpus.tokens_heldout) / len(heldout)
+    return Corpus(name, train, heldout, tokenizer.vocab_size, sha256, ratio)
 
 
 def sample_batch(tokens: jax.Array, key: jax.Array, batch: int, context: int) -> jax.Array:

@@ -15,7 +15,7 @@ import numpy as np
 
 from experiments.core.errors import Failed
 from experiments.core.store import file_sha256
-from experiments.data import HELDOUT
+from experiments.data.corpus import HELDOUT
 from experiments.data.tokenizers import Tokenizer, whole_words
 
 BLOCK = 2**20

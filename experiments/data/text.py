@@ -16,13 +16,14 @@ import huggingface_hub
 from experiments.core.config import digest
 from experiments.core.errors import Failed
 from experiments.core.progress import progress
-from experiments.data import HELDOUT, load_corpus
+from experiments.data import load_corpus
+from experiments.data.corpus import HELDOUT
 from experiments.data.downloads import download
 from experiments.data.files import check_regular, expanded
 from experiments.data.loading import MAX_EXAMPLES, Data
 from experiments.data.parts import Part, c4_part, utf8_part
-from experiments.data.tokenizers import TOKENIZERS, Tokenizer, whole_words
-from experiments.data.tokens import Crops, Splits, in_memory, open_tokens, write_tokens
+from experiments.data.tokenizers import TOKENIZERS, Tokenizer, encoded
+from experiments.data.tokens import Crops, Splits, open_tokens, write_tokens
 
 SPLITS = ("train", "heldout")
 
@@ -58,7 +59,7 @@ def load_text(
       source: "embedded"; "tinyshakespeare" or "c4", which are downloaded; a file; or a pattern of
         files such as "c4/*.json.gz". Files with this ending are read as shards of C4, all others as
         UTF-8.
-      tokenizer: "bytes" or "gpt2".
+      tokenizer: "bytes", "gpt2", or "pairs", the 4,096 that `load_corpus` has.
       context: Number of tokens that the model sees.
       cache: Folder for downloads and for tokens; "embedded" does not need it.
       num_shards: How many of C4's 1024 training shards are downloaded; each has about 150 million
@@ -82,11 +83,7 @@ def load_text(
         raise ValueError(f"context={context} must be at least 1")
     encoder = TOKENIZERS[tokenizer]
     if source == "embedded":
-        corpus = load_corpus(source)
-        halves = zip(SPLITS, (corpus.tokens_train, corpus.tokens_heldout), strict=True)
-        texts = {split: tokens.tobytes().decode(errors="replace") for split, tokens in halves}
-        blocks = {split: map(encoder.encode, whole_words([text])) for split, text in texts.items()}
-        parts = [in_memory(blocks, encoder.vocab_size)]
+        parts = [encoded(load_corpus(source), encoder)]
     else:
         cache = expanded(cache)
         files = _parts(_paths(source, cache, num_shards))
@@ -184,7 +181,8 @@ def _parts(paths: Sequence[Path]) -> list[Part]:
 
 def _encoded(part: Part, tokenizer: Tokenizer, cache: Path) -> Splits:
     """Return the part's tokens from the cache, and put them there if needed."""
-    folder = cache / f"{part.name}-{tokenizer.name}-{digest(part.key, tokenizer.name)}"
+    identity = tokenizer.name + tokenizer.version()
+    folder = cache / f"{part.name}-{tokenizer.name}-{digest(part.key, identity)}"
     if not folder.exists():
         with progress(f"{part.name} to tokens, MB", len(SPLITS) * part.num_blocks) as advance:
             blocks = {split: part.ids(tokenizer, split, advance) for split in SPLITS}

@@ -1,14 +1,22 @@
-"""Text to token ids: UTF-8 bytes, or GPT-2's byte-pair encoding by tiktoken."""
+"""Text to token ids: UTF-8 bytes, GPT-2's byte pairs by tiktoken, or byte pairs trained here."""
 
 import functools
+import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import tiktoken
+from tokenizers import Tokenizer as Merges
+from tokenizers import models, pre_tokenizers, trainers
 
 from experiments.core.errors import Failed
+from experiments.data import embedded
+from experiments.data.corpus import Corpus, byte_corpus, decoded
+from experiments.data.tokens import Splits, in_memory
+
+BYTES, PAIRS, GPT2 = "bytes", "pairs", "gpt2"
 
 
 @dataclass(frozen=True)
@@ -21,12 +29,14 @@ class Tokenizer:
       end: The id after a document of a corpus that has several.
       encode: Maps a text to ids with one axis. Cutting a text between a character that is not
         white space and the white space after it does not change its ids.
+      version: Returns what else than the name decides the ids.
     """
 
     name: str
     vocab_size: int
     end: int
     encode: Callable[[str], np.ndarray]
+    version: Callable[[], str] = lambda: ""
 
 
 @functools.cache
@@ -41,25 +51,59 @@ def _gpt2() -> tiktoken.Encoding:
         ) from error
 
 
+def byte_pairs(text: str, vocab_size: int) -> Merges:
+    """Train byte pairs, within the words of GPT-2's pattern; equal texts give equal pairs.
+
+    >>> byte_pairs("to be or not to be", vocab_size=258).encode("to be").tokens
+    ['to', 'Ġbe']
+    """
+    found = Merges(models.BPE())
+    found.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False
+    )
+    found.train_from_iterator([text], trainer)
+    return found
+
+
+NUM_PAIRS = 4095
+"""Ids of the byte pairs trained here, single bytes included; one more ends a document."""
+
+
+@functools.cache
+def _pairs() -> Merges:
+    """Return byte pairs of the embedded text, without what is held out."""
+    corpus = byte_corpus("embedded", embedded.read())
+    return byte_pairs(decoded(corpus.tokens_train), NUM_PAIRS)
+
+
 TOKENIZERS: dict[str, Tokenizer] = {
     tokenizer.name: tokenizer
     for tokenizer in (
         Tokenizer(
-            name="bytes",
+            name=BYTES,
             vocab_size=256,
             end=255,  # a byte that never occurs in UTF-8
             encode=lambda text: np.frombuffer(text.encode(), dtype=np.uint8),
         ),
         Tokenizer(
-            name="gpt2",
+            name=GPT2,
             vocab_size=50257,
             end=50256,
             encode=lambda text: _gpt2().encode_to_numpy(text, disallowed_special=()),
         ),
+        Tokenizer(
+            name=PAIRS,
+            vocab_size=NUM_PAIRS + 1,
+            end=NUM_PAIRS,
+            encode=lambda text: np.array(_pairs().encode(text).ids, np.uint16),
+            version=lambda: hashlib.sha256(_pairs().to_str().encode()).hexdigest(),
+        ),
     )
 }
-"""Tokenizers by name. GPT-2's vocabulary is loaded when it first encodes; text that looks like one
-of its special tokens is encoded as text."""
+"""Tokenizers by name. GPT-2's vocabulary is loaded, and the byte pairs of the embedded text are
+trained, when they first encode; text that looks like a special token is encoded as text."""
 
 
 LONGEST_WORD = 2**20
@@ -92,3 +136,10 @@ def whole_words(blocks: Iterable[str], longest: int = LONGEST_WORD) -> Iterator[
             start += end.end() if end else longest
         held, num_held = [text[start:]], len(text) - start
     yield "".join(held)
+
+
+def encoded(corpus: Corpus, tokenizer: Tokenizer) -> Splits:
+    """Return the ids of a corpus of bytes by split, each of which is encoded on its own."""
+    texts = {"train": decoded(corpus.tokens_train), "heldout": decoded(corpus.tokens_heldout)}
+    blocks = {split: map(tokenizer.encode, whole_words([text])) for split, text in texts.items()}
+    return in_memory(blocks, tokenizer.vocab_size)

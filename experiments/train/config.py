@@ -13,6 +13,7 @@ from jax.typing import ArrayLike
 
 from experiments.core.config import flatten
 from experiments.core.errors import ConfigError
+from experiments.data.tokenizers import TOKENIZERS
 from experiments.training.meshes import MeshConfig
 from experiments.training.optimizers import OPTIMIZERS, make_optimizer
 from experiments.training.schedules import SCHEDULES
@@ -181,7 +182,8 @@ class TextTraining(TrainConfig):
     Attributes:
       corpus: "embedded" is CPython's own documentation; "tinyshakespeare" and "c4" are downloaded;
         otherwise a UTF-8 file, or a pattern of files, where *.json.gz are shards of C4.
-      tokenizer: Whether a token is a byte or one of GPT-2's byte pairs.
+      tokenizer: Whether a token is a byte, one of GPT-2's byte pairs, or one of 4,096 byte pairs of
+        the embedded text.
       num_shards: Number of C4's training shards that are downloaded.
       cache: Folder for downloads and tokens.
       loss_parts: Equal parts of a batch, of which only one's logits are in memory at a time; they
@@ -190,7 +192,7 @@ class TextTraining(TrainConfig):
     """
 
     corpus: str = "embedded"
-    tokenizer: Literal["bytes", "gpt2"] = "bytes"
+    tokenizer: Literal[tuple(TOKENIZERS)] = "bytes"
     num_shards: int = 1
     cache: Path = CACHE
     loss_parts: int = 1

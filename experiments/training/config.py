@@ -6,6 +6,7 @@ from typing import Literal
 
 from experiments.core.config import FigureConfig, check_least
 from experiments.core.errors import ConfigError
+from experiments.data import CORPORA
 from models.nanogpt import GPTConfig
 
 LAPTOP_MODEL = GPTConfig(vocab_size=256, context=32, num_layers=1, num_heads=1, width=64)
@@ -27,7 +28,8 @@ class TrainingConfig(FigureConfig):
     """The fields shared by figures that train nanoGPT members.
 
     Attributes:
-      corpus: The source of the bytes: "embedded" is CPython's own documentation.
+      corpus: The text, CPython's own documentation: "embedded" by bytes, "embedded_pairs" by 4,096
+        byte pairs, which need model.vocab_size=4096.
       model: The network; if its vocabulary is larger than the corpus's, some rows get no gradient.
       batch: Sequences in a batch.
       num_steps: Optimizer steps of every member.
@@ -38,7 +40,7 @@ class TrainingConfig(FigureConfig):
       chunk_size: Members between two writes to disk, the most that Ctrl-C can lose.
     """
 
-    corpus: Literal["embedded"] = "embedded"
+    corpus: Literal[tuple(CORPORA)] = "embedded"
     model: GPTConfig = dataclasses.field(default_factory=GPTConfig)
     batch: int = 8
     num_steps: int = 400

@@ -34,6 +34,9 @@ class Task(NamedTuple):
     loss_on: Callable[[int], Callable[..., tuple[jax.Array, Any]]] | None = None
     """`loss_on(devices)` is `loss` for a batch that is spread over that many devices; None if
     `loss` itself serves any number."""
+    token_losses: Callable[[Any, Any, jax.Array], jax.Array] | None = None
+    """`token_losses(params, state, tokens)`, the loss of each target of a text, (batch, context),
+    with the model in evaluation mode."""
     sample: Callable[[jax.Array], Any] | None = None
     """`sample(key) -> batch` from the training split."""
     sample_heldout: Callable[[jax.Array], Any] | None = None
@@ -93,7 +96,11 @@ def text_task(model: GPTConfig, *, loss_parts: int = 1) -> Task:
         values, _ = losses(jax.vmap(next_token_loss), params, state, tokens)
         return {"loss": weights @ values, "weight": weights.sum()}
 
-    return Task(init, loss_on(1), metrics, loss_on=loss_on)
+    def token_losses(params, state, tokens):
+        logits, _ = apply(params, state, tokens[:, :-1])
+        return jax.vmap(jax.vmap(next_token_loss))(logits, tokens[:, 1:])
+
+    return Task(init, loss_on(1), metrics, loss_on, token_losses)
 
 
 def image_task(model: CNNConfig) -> Task:
@@ -147,9 +154,10 @@ def check_corpus(
     """
     if corpus is None:
         raise ConfigError("corpus must be a corpus to train on, got None")
-    if model.vocab_size < corpus.vocab_size:
+    if model.vocab_size < (size := corpus.vocab_size):
         raise ConfigError(
-            f"model.vocab_size={model.vocab_size} is below the corpus's {corpus.vocab_size} tokens"
+            f"model.vocab_size={model.vocab_size} is below the corpus's {size} tokens; give "
+            f"model.vocab_size={size}"
         )
     shortest = min(len(corpus.tokens_train), len(corpus.tokens_heldout) // heldout_parts)
     if shortest <= model.context:

@@ -6,8 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tokenizers.pre_tokenizers import ByteLevel
 
-from experiments.data import byte_corpus, embedded, load_corpus, sample_batch
+from experiments.data import byte_corpus, embedded, load_corpus, sample_batch, tokenizers
+from experiments.data.text import load_text
 
 
 @pytest.mark.parametrize("length", [0, 1, 9, 10, 1003])
@@ -28,6 +30,36 @@ def test_embedded_text_leaves_most_of_the_vocabulary_unused():
     assert len(np.unique(corpus.tokens_train)) < 128
     assert len(corpus.tokens_train) > 200_000
     assert embedded.read() == embedded.read()
+
+
+def test_byte_pairs_are_the_same_text_with_the_same_split():
+    pairs, whole = load_corpus("embedded_pairs"), load_corpus("embedded")
+    assert (pairs.vocab_size, pairs.tokens_train.dtype) == (4096, np.uint16)
+    for split in ("tokens_train", "tokens_heldout"):
+        written = "".join(map(tokenizers._pairs().id_to_token, getattr(pairs, split).tolist()))
+        text = getattr(whole, split).tobytes().decode()
+        words = ByteLevel(add_prefix_space=False).pre_tokenize_str(text)
+        assert written == "".join(word for word, _ in words)
+    heldout = len(whole.tokens_heldout) / pairs.bytes_per_token
+    assert heldout == pytest.approx(len(pairs.tokens_heldout))
+    assert whole.bytes_per_token == 1
+
+
+def test_the_loader_has_the_same_byte_pairs(tmp_path):
+    pairs = load_corpus("embedded_pairs")
+    data = load_text("embedded", tokenizer="pairs", context=4, cache=tmp_path)
+    assert data.info["vocab_size"] == 4096
+    np.testing.assert_array_equal(data.train[9], pairs.tokens_train[9:14])
+    np.testing.assert_array_equal(data.heldout["validation"][0], pairs.tokens_heldout[:5])
+
+
+def test_byte_pairs_depend_on_the_training_text_alone(monkeypatch):
+    train, found = b"to be or not to be, " * 9, set()
+    for heldout in (b"that is the question", b"and so to bed, and so"[:20]):
+        monkeypatch.setattr(embedded, "read", lambda heldout=heldout: train + heldout)
+        found.add(tokenizers._pairs.__wrapped__().to_str())
+    assert len(found) == 1
+    assert tokenizers.byte_pairs("so to bed", 300).to_str() not in found
 
 
 def test_an_unknown_corpus_is_refused_with_the_known_names():

@@ -1,4 +1,4 @@
-"""The paper's claims about k-Adam's strategies, as rules for each task.
+"""The paper's claims about k-Adam's strategies, as rules for each task; statistics of contenders.
 
 A difference is one of test measures, where lower is better, paired by seed and test example. If a
 learning rate was chosen at an end of its grid, the arm may be better than measured, so the
@@ -13,8 +13,9 @@ import numpy as np
 import xarray as xr
 
 from experiments.core.claims import Claim, settings
-from experiments.core.stats import NOTHING, Estimate, best_on_other_seeds
+from experiments.core.stats import NOTHING, Estimate, best_on_other_seeds, paired_mean
 from experiments.figures.optimizer.strategy_comparison import ADAM, crossed_interval
+from experiments.training.tuning import lowest
 
 FIRST_THREE = ("inverse_exp", "exp", "scaled")
 TWO_ADAM = "inverse_exp_2"
@@ -186,3 +187,37 @@ def strategy_claims(figure: str, task: str, section: str) -> tuple[Claim, ...]:
             correction="With its learning rate tuned, it is not worse than Adam.",
         ),
     )
+
+
+def best_arms(run: xr.Dataset, *sides: Sequence[str]) -> list[xr.Dataset] | None:
+    """Return each side's arm with the lowest validation loss; None if a side was not trained.
+
+    Args:
+      run: What contenders were given on one task and what came out, by arm.
+      sides: Arms, of which those that were trained count.
+
+    Returns:
+      Their part of `run`, with `unsure`, whether a choice of any arm of the side was at an edge.
+    """
+    present = [[arm for arm in side if arm in run.arm.values] for side in sides]
+    return [_best_arm(run.sel(arm=side)) for side in present] if all(present) else None
+
+
+def _best_arm(arms: xr.Dataset) -> xr.Dataset:
+    best = arms.isel(arm=int(lowest(arms.picked_validation)), drop=True)
+    return best.assign(unsure=arms.at_edge.any())
+
+
+def opened_at_edges(estimate: Estimate, rival: xr.Dataset, arm: xr.Dataset) -> Estimate:
+    """Open a gain of `arm` over `rival` where one of them may be better than measured."""
+    return estimate.opened(lower=bool(rival.unsure), higher=bool(arm.unsure))
+
+
+def gain(
+    sides: Sequence[xr.Dataset] | None, measure: Callable[[xr.Dataset], np.ndarray]
+) -> Estimate:
+    """Return a measure of the first of two `best_arms` minus that of the second, by fresh seed."""
+    if sides is None:
+        return NOTHING
+    rival, arm = sides
+    return opened_at_edges(paired_mean(measure(rival) - measure(arm)), rival, arm)

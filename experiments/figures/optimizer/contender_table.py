@@ -131,6 +131,9 @@ CONTENDERS: dict[str, Contender] = {
 }
 """The contenders by name. Searches begin near the laptop's optima of `optimizer_comparison`, where
 it has one, else near those of a relative; k-Adam's begin at what its strategies give."""
+SGD = Contender("SGD with momentum", OPTIMIZERS["sgd"], 0.5, 0.9, 0.95, 5e-5, squares=False)
+"""A row without any normalization; its b2 has no effect. Where its search begins, a step decays the
+weights as much as one of AdamW's."""
 
 
 def decays(contender: Contender, steps: float) -> tuple[float, float]:

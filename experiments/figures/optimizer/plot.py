@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from matplotlib import axes, figure, ticker
+from matplotlib import axes, axis, colormaps, figure, ticker
 
 from experiments.core import plot as plotting
+from experiments.figures.optimizer.contender_table import CONTENDERS
 
 STRATEGIES = {
     "inverse_exp": ("inverse exp", "tab:blue", "o"),
@@ -22,6 +23,10 @@ ADAM = ("Adam (k = 1)", "tab:red", "*")
 ZOOMED = ("inverse_exp", "exp", "scaled")
 """The strategies whose range the zoomed panel shows, as in the paper."""
 DECAYS = {"decoupled": "-", "coupled": "--"}
+FAR = 20
+"""An axis is logarithmic if some values exceed this many times their median size."""
+COLORS = {name: colormaps["tab20"](place % 20) for place, name in enumerate(sorted(CONTENDERS))}
+"""The colors of contenders; that of others is black."""
 
 
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
@@ -60,6 +65,48 @@ def losses_by_rate(
     """Draw losses versus learning rates, with the marker of the chosen one filled."""
     panel.plot(rates, losses, color=color, marker=marker, fillstyle="none", markersize=4, **style)
     panel.plot(rates[place], losses[place], marker, color=color, markersize=6)
+
+
+def contender_style(name: str) -> dict[str, Any]:
+    """Return a contender's color and marker, which is round for k-Adam."""
+    marker = "o" if name.startswith("kadam") else "s"
+    return {"color": COLORS.get(name, "black"), "marker": marker}
+
+
+def stretch(of: axis.Axis, values: np.ndarray) -> None:
+    """If some values are far beyond most, make an axis logarithmic beyond half of them."""
+    sizes = abs(values[np.isfinite(values) & (values != 0)])
+    if sizes.size and sizes.max() > FAR * np.median(sizes):
+        scale = {"x": of.axes.set_xscale, "y": of.axes.set_yscale}[of.axis_name]
+        scale("symlog", linthresh=float(np.median(sizes)))
+        of.set_major_formatter("{x:g}")
+        of.axes.minorticks_off()
+
+
+def searched_rates(panel: axes.Axes, data: xr.Dataset) -> None:
+    """Draw the first seed's losses by learning rate, at the memory that each contender chose.
+
+    Args:
+      panel: The panel.
+      data: What was tried and chosen on one task, by arm.
+    """
+    chosen = []
+    for name in data.arm.values:
+        style = contender_style(name)
+        arm = data.sel(arm=name)
+        picked = arm.isel(candidate=int(arm.picked))
+        same = ((arm.b1 == picked.b1) & (arm.b2 == picked.b2)).values
+        arm = arm.isel(candidate=same).sortby("learning_rate")
+        loss = arm.validation.where(np.isfinite(arm.validation))
+        place = int(np.flatnonzero(arm.candidate == picked.candidate)[0])
+        losses_by_rate(panel, arm.learning_rate, loss, place, **style, linewidth=0.9)
+        if arm.at_edge.any():
+            panel.plot(picked.learning_rate, loss[place], color=style["color"], **plotting.RING)
+        chosen.append(float(loss[place]))
+    if np.isfinite(chosen).any():
+        low, high = np.nanmin(chosen), np.nanmax(chosen)
+        panel.set_ylim(low - 0.02 * low, high + 0.2 * high)
+    panel.set(xscale="log", xlabel="learning rate η", ylabel="validation loss, one seed (nats)")
 
 
 def _styles(adams_line: str) -> dict[str, dict[str, Any]]:

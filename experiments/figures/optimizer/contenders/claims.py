@@ -17,6 +17,7 @@ import xarray as xr
 
 from experiments.core.claims import Claim
 from experiments.core.stats import NOTHING, Estimate, paired_mean
+from experiments.figures.optimizer.claims import best_arms, gain, opened_at_edges
 from experiments.figures.optimizer.contenders.analysis import in_run, interior, saving
 from experiments.training.optimizers import ADAMW
 from experiments.training.tuning import lowest
@@ -32,31 +33,13 @@ UNITS = {"text": "nats per token", "images": "percentage points"}
 
 
 def _sides(run: xr.Dataset, task: str, *sides: Sequence[str]) -> list[xr.Dataset] | None:
-    """Return the best arm of each side on a task, as validation says; None without one."""
-    if task not in run.task.values:
-        return None
-    at = run.sel(task=task)
-    present = [[arm for arm in side if arm in run.arm.values] for side in sides]
-    if not all(present):
-        return None
-    return [_best(at.sel(arm=side)) for side in present]
-
-
-def _best(arms: xr.Dataset) -> xr.Dataset:
-    best = arms.isel(arm=int(lowest(arms.picked_validation)), drop=True)
-    return best.assign(unsure=arms.at_edge.any())
-
-
-def _opened(estimate: Estimate, rival: xr.Dataset, arm: xr.Dataset) -> Estimate:
-    return estimate.opened(lower=bool(rival.unsure), higher=bool(arm.unsure))
+    """Return the best arm of each side on a task; None without one."""
+    return best_arms(run.sel(task=task), *sides) if task in run.task.values else None
 
 
 def _gain(run: xr.Dataset, task: str, rivals: Sequence[str], arms: Sequence[str]) -> Estimate:
     """Return the score of the best rival minus that of the best arm."""
-    if (sides := _sides(run, task, rivals, arms)) is None:
-        return NOTHING
-    rival, arm = sides
-    return _opened(paired_mean(rival.score.values - arm.score.values), rival, arm)
+    return gain(_sides(run, task, rivals, arms), lambda arm: arm.score.values)
 
 
 def _saved(run: xr.Dataset, task: str, arms: Sequence[str]) -> Estimate:
@@ -67,7 +50,7 @@ def _saved(run: xr.Dataset, task: str, arms: Sequence[str]) -> Estimate:
     if not all(np.isfinite(side.course).all() for side in sides):
         return NOTHING
     steps = [in_run(side.target_steps, side.steps).expand_dims("task") for side in sides]
-    return _opened(paired_mean(saving(*steps).values), rival, arm)
+    return opened_at_edges(paired_mean(saving(*steps).values), rival, arm)
 
 
 def _smallest(run: xr.Dataset, rivals: Sequence[str], arms: Sequence[str]) -> Estimate:
@@ -81,8 +64,9 @@ def _smallest(run: xr.Dataset, rivals: Sequence[str], arms: Sequence[str]) -> Es
         if (sides := _sides(run, task, rivals, arms)) is None:
             return NOTHING
         rival, arm = sides
-        gain = 100 * (rival.loss.values - arm.loss.values) / float(run.chance.sel(task=task))
-        found.append(_opened(paired_mean(gain), rival, arm))
+        difference = rival.loss.values - arm.loss.values
+        share = 100 * difference / float(run.chance.sel(task=task))
+        found.append(opened_at_edges(paired_mean(share), rival, arm))
     ends = np.array([estimate.ends for estimate in found])
     return Estimate.of(ends.min(0), sum(estimate.n for estimate in found))
 

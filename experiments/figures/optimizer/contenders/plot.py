@@ -4,23 +4,24 @@ from functools import partial
 
 import numpy as np
 import xarray as xr
-from matplotlib import axes, colormaps, figure
+from matplotlib import axes, figure
 
 from experiments.core import plot as plotting
 from experiments.figures.optimizer.contender_table import CONTENDERS
 from experiments.figures.optimizer.contenders.claims import UNITS
-from experiments.figures.optimizer.plot import interval_row, legend_on_top, losses_by_rate
+from experiments.figures.optimizer.plot import (
+    contender_style,
+    interval_row,
+    legend_on_top,
+    searched_rates,
+    stretch,
+)
 from experiments.figures.optimizer.problems import TASKS
 from experiments.training.optimizers import ADAMW
 
 LEVEL = 0.05
-FAR = 20
-"""An axis is logarithmic if some values exceed this many times their median size."""
 WIDTH = 3.4
 """Inches for each task."""
-COLORS = {name: colormaps["tab20"](place % 20) for place, name in enumerate(sorted(CONTENDERS))}
-MARKERS = {True: "o", False: "s"}
-"""Markers of k-Adam and of others."""
 ROWS = (
     ("gain", "gain over AdamW", ""),
     ("saved", "steps saved", "% of AdamW's"),
@@ -47,16 +48,12 @@ def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
     return {"": canvas, "course": _lines(data, _course), "search": _lines(data, _search)}
 
 
-def _style(name: str) -> dict:
-    return {"color": COLORS[name], "marker": MARKERS[name.startswith("kadam")]}
-
-
 def _intervals(panel: axes.Axes, data: xr.Dataset, task: int, row: tuple[str, str, str]) -> str:
     variable, title, unit = row
     data = data.isel(task=task)
     for place, name in enumerate(data.arm.values):
         arm = data.isel(arm=place)
-        style = _style(name)
+        style = contender_style(name)
         filled = variable != "gain" or name == ADAMW or arm.p_value < LEVEL
         interval_row(
             panel,
@@ -72,19 +69,10 @@ def _intervals(panel: axes.Axes, data: xr.Dataset, task: int, row: tuple[str, st
     panel.axvline(0, color="0.4", linestyle=":", linewidth=0.8)
     panel.grid(axis="x", linewidth=0.3)
     plotting.label_rows(panel, [CONTENDERS[name].label for name in data.arm.values], fontsize=7)
-    _scale(panel, data[variable].sel(end="value").values)
+    stretch(panel.xaxis, data[variable].sel(end="value").values)
     unit = unit or UNITS["text" if TASKS[data.task.item()].is_text else "images"]
     panel.set(xlabel=f"{title} ({unit})", ylabel="contender" if task == 0 else "")
     return data.label.item()
-
-
-def _scale(panel: axes.Axes, values: np.ndarray) -> None:
-    """If some values are far beyond most, make an axis logarithmic beyond half of them."""
-    sizes = abs(values[np.isfinite(values) & (values != 0)])
-    if sizes.size and sizes.max() > FAR * np.median(sizes):
-        panel.set_xscale("symlog", linthresh=float(np.median(sizes)))
-        panel.xaxis.set_major_formatter("{x:g}")
-        panel.minorticks_off()
 
 
 def _lines(data: xr.Dataset, draw) -> figure.Figure:
@@ -92,7 +80,10 @@ def _lines(data: xr.Dataset, draw) -> figure.Figure:
     tasks = data.sizes["task"]
     canvas, grid = plotting.canvas(WIDTH * tasks + 0.4, 5, ncols=tasks, squeeze=False)
     plotting.draw_panels(grid, data, [partial(draw, task=task) for task in range(tasks)])
-    labels = {CONTENDERS[name].label: {**_style(name), "markersize": 4} for name in data.arm.values}
+    labels = {
+        CONTENDERS[name].label: {**contender_style(name), "markersize": 4}
+        for name in data.arm.values
+    }
     handles = plotting.handles_of(labels)
     canvas.legend(handles=handles, loc="outside lower center", ncols=3 * tasks // 2 or 1)
     return canvas
@@ -102,7 +93,7 @@ def _course(panel: axes.Axes, data: xr.Dataset, task: int) -> str:
     data = data.isel(task=task)
     for name in data.arm.values:
         loss = data.course.sel(arm=name).mean("seed", skipna=False)
-        panel.plot(data.steps, loss, color=COLORS[name], linewidth=0.9)
+        panel.plot(data.steps, loss, color=contender_style(name)["color"], linewidth=0.9)
     panel.axhline(float(data.target), color="0.4", linestyle=":", linewidth=0.8)
     late = data.course.isel(point=slice(data.sizes["point"] // 4, None)).mean("seed").values
     late = late[np.isfinite(late)]
@@ -114,20 +105,5 @@ def _course(panel: axes.Axes, data: xr.Dataset, task: int) -> str:
 
 def _search(panel: axes.Axes, data: xr.Dataset, task: int) -> str:
     data = data.isel(task=task)
-    chosen = []
-    for name in data.arm.values:
-        arm = data.sel(arm=name)
-        picked = arm.isel(candidate=int(arm.picked))
-        same = ((arm.b1 == picked.b1) & (arm.b2 == picked.b2)).values
-        arm = arm.isel(candidate=same).sortby("learning_rate")
-        loss = arm.validation.where(np.isfinite(arm.validation))
-        place = int(np.flatnonzero(arm.candidate == picked.candidate)[0])
-        losses_by_rate(panel, arm.learning_rate, loss, place, **_style(name), linewidth=0.9)
-        if arm.at_edge.any():
-            panel.plot(picked.learning_rate, loss[place], color=COLORS[name], **plotting.RING)
-        chosen.append(float(loss[place]))
-    if np.isfinite(chosen).any():
-        low, high = np.nanmin(chosen), np.nanmax(chosen)
-        panel.set_ylim(low - 0.02 * low, high + 0.2 * high)
-    panel.set(xscale="log", xlabel="learning rate η", ylabel="validation loss, one seed (nats)")
+    searched_rates(panel, data)
     return data.label.item()

@@ -1,0 +1,5 @@
+"""The figure's claims."""
+
+from experiments.core.claims import Claim
+
+CLAIMS: tuple[Claim, ...] = ()

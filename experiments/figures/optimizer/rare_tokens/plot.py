@@ -1,0 +1,79 @@
+"""Plots of gains over AdamW, for all targets and for rare and frequent ones."""
+
+import numpy as np
+import xarray as xr
+from matplotlib import axes, figure
+
+from experiments.core import plot as plotting
+from experiments.figures.optimizer.plot import (
+    contender_style,
+    interval_row,
+    legend_on_top,
+    searched_rates,
+    stretch,
+)
+from experiments.figures.optimizer.rare_tokens.run import ROWS
+from experiments.training.optimizers import ADAMW
+
+TARGETS = "most occurrences of a target in training"
+DODGE = 0.6
+"""The share of the distance between two bins over which contenders are spread."""
+
+
+def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
+    """Draw gains over AdamW, losses and gains by bin; then losses by learning rate."""
+    edge = "η or memory at an edge" if dataset.at_edge.any() else ""
+    legend = {ROWS[name].label: _style(name) for name in dataset.arm.values}
+    main, grid = plotting.canvas(12, 4, ncols=3)
+    plotting.draw_panels(grid, dataset, [_gains, _losses, _gains_by_bin])
+    search, panel = plotting.canvas(9, 4.4)
+    searched_rates(panel, dataset)
+    for canvas in (main, search):
+        legend_on_top(canvas, legend, edge)
+    return {"": main, "search": search}
+
+
+def _style(name: str) -> dict:
+    return {**contender_style(name), "markersize": 4}
+
+
+def _gains(panel: axes.Axes, data: xr.Dataset) -> str:
+    order = (-data.gain.sel(end="value")).fillna(np.inf).argsort().values
+    data = data.isel(arm=order)
+    for place, name in enumerate(data.arm.values):
+        arm = data.isel(arm=place)
+        interval_row(panel, place, arm.gain, arm.at_edge.any(), **_style(name), fmt="", capsize=2)
+    panel.axvline(0, color="0.4", linestyle=":", linewidth=0.8)
+    panel.grid(axis="x", linewidth=0.3)
+    plotting.label_rows(panel, [ROWS[name].label for name in data.arm.values], fontsize=7)
+    stretch(panel.xaxis, data.gain.sel(end="value").values)
+    panel.set(xlabel="gain over AdamW (nats per token)", ylabel="contender")
+    return "all test targets"
+
+
+def _losses(panel: axes.Axes, data: xr.Dataset) -> str:
+    for name in data.arm.values:
+        loss = data.bin_loss.sel(arm=name).mean("seed", skipna=False)
+        panel.plot(data.bin, loss, **_style(name), linewidth=0.9)
+    _label_bins(panel, data)
+    panel.set_ylabel("test loss (nats per token)")
+    return "loss, rare to frequent"
+
+
+def _gains_by_bin(panel: axes.Axes, data: xr.Dataset) -> str:
+    others = [name for name in data.arm.values if name != ADAMW]
+    offsets = DODGE * (np.arange(len(others)) / max(len(others) - 1, 1) - 0.5)
+    for name, offset in zip(others, offsets, strict=True):
+        ends = data.bin_gain.sel(arm=name).transpose("end", "bin")
+        plotting.intervals(panel, data.bin + offset, ends, **_style(name), linewidth=0.9, capsize=2)
+    panel.axhline(0, color="0.4", linestyle=":", linewidth=0.8)
+    panel.grid(axis="y", linewidth=0.3)
+    stretch(panel.yaxis, data.bin_gain.sel(arm=others, end="value").values)
+    _label_bins(panel, data)
+    panel.set_ylabel("gain over AdamW (nats per token)")
+    return "gain, rare to frequent"
+
+
+def _label_bins(panel: axes.Axes, data: xr.Dataset) -> None:
+    panel.set_xticks(data.bin.values, [f"{most:,}" for most in data.bin_count.values])
+    panel.set_xlabel(TARGETS)

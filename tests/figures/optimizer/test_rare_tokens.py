@@ -4,13 +4,17 @@ import dataclasses
 
 import numpy as np
 import pytest
+import xarray as xr
 
+from experiments.core.claims import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, judge
+from experiments.core.config import to_json
 from experiments.core.errors import ConfigError
 from experiments.core.run import Run
 from experiments.core.stats import paired_mean
 from experiments.data import load_corpus
 from experiments.figures.optimizer.rare_tokens import FIGURE
-from experiments.figures.optimizer.rare_tokens.run import Bins, Config, compute
+from experiments.figures.optimizer.rare_tokens.claims import CLAIMS
+from experiments.figures.optimizer.rare_tokens.run import ROWS, Bins, Config, analyze, compute
 from tests.figures.contract import CORPUS, SMALL_NETWORK, Contract
 from tests.figures.optimizer import test_contenders as contenders
 
@@ -88,12 +92,128 @@ def test_another_vocabulary_is_refused_before_training():
             compute(config, Run(CORPUS, None, None))
 
 
+# Claims
+
+
+def made_up(gains=None, slopes=None, spread=0.0, edges=(), diverged=()):
+    """Make a dataset of the laptop preset with all contenders.
+
+    Args:
+      gains: By arm, nats per token by which its loss is below AdamW's.
+      slopes: By arm, what more it gains in the rarest bin than in the most frequent one.
+      spread: Half the range of the noise of seeds, in the whole and in each bin.
+      edges: Arms whose learning rates are at an edge.
+      diverged: Arms with a diverged seed.
+    """
+    arms, num_bins = list(ROWS), LAPTOP.num_bins
+    rng = np.random.default_rng(1)
+    rates = [2.0**power for power in range(-2, 2)] * 3
+    shape = len(arms), LAPTOP.num_seeds
+
+    def by_arm(values):
+        return np.array([(values or {}).get(arm, 0.0) for arm in arms])
+
+    def noise(*more):
+        sizes = np.linspace(-spread, spread, LAPTOP.num_seeds)
+        return rng.permuted(np.broadcast_to(sizes, (len(arms), *more, len(sizes))), axis=-1)
+
+    loss = 4 - by_arm(gains)[:, None] + noise()
+    tilt = by_arm(slopes)[:, None, None] * np.linspace(0.5, -0.5, num_bins)[:, None]
+    level = np.linspace(3, -3, num_bins)[:, None] - tilt
+    in_bins = np.swapaxes(loss[:, None] + level + noise(num_bins), 1, 2)
+    for values in (loss, in_bins):
+        values[np.isin(arms, diverged), 0] = np.nan
+    centers = np.array([ROWS[arm].rate for arm in arms])
+    valley = (np.log2(rates) + 0.5) ** 2
+    data = xr.Dataset(
+        {
+            "validation": (("arm", "candidate"), 4 - by_arm(gains)[:, None] + 0.1 * valley),
+            "learning_rate": (("arm", "candidate"), np.outer(centers, rates)),
+            "b1": (("arm", "candidate"), np.full((len(arms), len(rates)), 0.9)),
+            "b2": (("arm", "candidate"), np.repeat([0.9, 0.8, 0.6], 4)[None].repeat(len(arms), 0)),
+            "picked": ("arm", np.ones(len(arms), int)),
+            "picked_validation": ("arm", 4 - by_arm(gains)),
+            "at_edge": (("arm", "axis"), np.isin(arms, edges)[:, None] & np.ones(2, bool)),
+            "loss": (("arm", "seed"), loss),
+            "bin_loss": (("arm", "seed", "bin"), in_bins),
+        },
+        {
+            "arm": arms,
+            "candidate": np.arange(len(rates)),
+            "axis": ["rate", "memory"],
+            "seed": np.array(LAPTOP.seeds),
+            "bin": np.arange(num_bins),
+            "bin_count": ("bin", 19 * 4 ** np.arange(num_bins)),
+        },
+    )
+    assert data.loss.shape == shape
+    for name in data.variables:
+        data[name].attrs = {"long_name": name, "units": "1"}
+    return analyze(data, bytes_per_token=4.0).assign_attrs(config=to_json(LAPTOP))
+
+
+NOISE = {"spread": 10.0}
+CASES = {
+    "searched-kadam-beats-adamw-on-byte-pairs": (
+        {"gains": {"kadam_2": 0.02}},
+        {"gains": {"kadam_2": 0.005, "muon": 1.0}},
+        NOISE,
+    ),
+    "a-stage-before-muon-helps-on-byte-pairs": (
+        {"gains": {"muon_before": 0.001}},
+        {"gains": {"muon": 0.001}},
+        NOISE,
+    ),
+    "kadams-gain-is-larger-on-rare-tokens": (
+        {"gains": {"kadam_2": 0.02}, "slopes": {"kadam_2": 0.02}},
+        {"gains": {"kadam_2": 0.02}, "slopes": {"kadam_2": 0.005}},
+        NOISE,
+    ),
+    "rare-tokens-suffer-most-without-normalization": (
+        {"gains": {"sgd": -1.0}, "slopes": {"sgd": -0.2}},
+        {"gains": {"sgd": -1.0}, "slopes": {"sgd": -0.05}},
+        NOISE,
+    ),
+}
+RULES = {claim.id: claim for claim in CLAIMS}
+
+
+def judged(name, **given):
+    return judge(RULES[name], made_up(**given), FIGURE.minimum).verdict
+
+
+def test_an_edge_opens_one_side_of_a_gain_and_both_of_a_difference():
+    better, worse, _ = CASES[(name := "searched-kadam-beats-adamw-on-byte-pairs")]
+    assert judged(name, **better, edges=["kadam_2", "muon"]) == SUPPORTED
+    assert judged(name, **better, edges=["adamw"]) == INCONCLUSIVE
+    assert judged(name, **worse, edges=["adamw"]) == NOT_SUPPORTED
+    assert judged(name, **worse, edges=["kadam_2"]) == INCONCLUSIVE
+    name = "rare-tokens-suffer-most-without-normalization"
+    for given in CASES[name][:2]:
+        for arm in ("adamw", "sgd"):
+            assert judged(name, **given, edges=[arm]) == INCONCLUSIVE
+
+
+def test_diverged_seeds_are_not_evidence():
+    for name, (better, *_) in CASES.items():
+        arm = next(iter(better["gains"]))
+        assert judged(name, **better, diverged=[arm]) == INCONCLUSIVE, name
+
+
+def test_what_was_not_trained_is_not_judged():
+    few = made_up().sel(arm=["adamw", "muon_before"])
+    for claim in CLAIMS:
+        assert judge(claim, few, FIGURE.minimum).verdict == INCONCLUSIVE
+
+
 CONTRACT = Contract(
     FIGURE,
     SMALL,
     panels={"": 3, "search": 1},
     comparison=True,
     strict=(),
+    made_up=made_up,
+    cases=CASES,
     refused=[
         {"contenders": ("sgd",)},
         {"contenders": ("adamw", "lion")},

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from matplotlib import axes, axis, colormaps, figure, ticker
+from matplotlib import axes, colormaps, figure, ticker
 
 from experiments.core import plot as plotting
 from experiments.figures.optimizer.contender_table import CONTENDERS
@@ -23,8 +23,6 @@ ADAM = ("Adam (k = 1)", "tab:red", "*")
 ZOOMED = ("inverse_exp", "exp", "scaled")
 """The strategies whose range the zoomed panel shows, as in the paper."""
 DECAYS = {"decoupled": "-", "coupled": "--"}
-FAR = 20
-"""An axis is logarithmic if some values exceed this many times their median size."""
 COLORS = {name: colormaps["tab20"](place % 20) for place, name in enumerate(sorted(CONTENDERS))}
 """The colors of contenders; that of others is black."""
 
@@ -71,16 +69,6 @@ def contender_style(name: str) -> dict[str, Any]:
     """Return a contender's color and marker, which is round for k-Adam."""
     marker = "o" if name.startswith("kadam") else "s"
     return {"color": COLORS.get(name, "black"), "marker": marker}
-
-
-def stretch(of: axis.Axis, values: np.ndarray) -> None:
-    """If some values are far beyond most, make an axis logarithmic beyond half of them."""
-    sizes = abs(values[np.isfinite(values) & (values != 0)])
-    if sizes.size and sizes.max() > FAR * np.median(sizes):
-        scale = {"x": of.axes.set_xscale, "y": of.axes.set_yscale}[of.axis_name]
-        scale("symlog", linthresh=float(np.median(sizes)))
-        of.set_major_formatter("{x:g}")
-        of.axes.minorticks_off()
 
 
 def searched_rates(panel: axes.Axes, data: xr.Dataset) -> None:

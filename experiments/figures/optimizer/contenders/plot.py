@@ -14,12 +14,13 @@ from experiments.figures.optimizer.plot import (
     interval_row,
     legend_on_top,
     searched_rates,
-    stretch,
 )
 from experiments.figures.optimizer.problems import TASKS
 from experiments.training.optimizers import ADAMW
 
 LEVEL = 0.05
+FAR = 20
+"""An axis is logarithmic if some values exceed this many times their median size."""
 WIDTH = 3.4
 """Inches for each task."""
 ROWS = (
@@ -69,10 +70,19 @@ def _intervals(panel: axes.Axes, data: xr.Dataset, task: int, row: tuple[str, st
     panel.axvline(0, color="0.4", linestyle=":", linewidth=0.8)
     panel.grid(axis="x", linewidth=0.3)
     plotting.label_rows(panel, [CONTENDERS[name].label for name in data.arm.values], fontsize=7)
-    stretch(panel.xaxis, data[variable].sel(end="value").values)
+    _scale(panel, data[variable].sel(end="value").values)
     unit = unit or UNITS["text" if TASKS[data.task.item()].is_text else "images"]
     panel.set(xlabel=f"{title} ({unit})", ylabel="contender" if task == 0 else "")
     return data.label.item()
+
+
+def _scale(panel: axes.Axes, values: np.ndarray) -> None:
+    """If some values are far beyond most, make an axis logarithmic beyond half of them."""
+    sizes = abs(values[np.isfinite(values) & (values != 0)])
+    if sizes.size and sizes.max() > FAR * np.median(sizes):
+        panel.set_xscale("symlog", linthresh=float(np.median(sizes)))
+        panel.xaxis.set_major_formatter("{x:g}")
+        panel.minorticks_off()
 
 
 def _lines(data: xr.Dataset, draw) -> figure.Figure:

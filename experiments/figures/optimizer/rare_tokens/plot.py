@@ -10,12 +10,13 @@ from experiments.figures.optimizer.plot import (
     interval_row,
     legend_on_top,
     searched_rates,
-    stretch,
 )
 from experiments.figures.optimizer.rare_tokens.run import ROWS
 from experiments.training.optimizers import ADAMW
 
 TARGETS = "most occurrences of a target in training"
+LINEAR = 0.1
+"""Nats per token up to which axes of gains are linear; beyond it they are logarithmic."""
 DODGE = 0.6
 """The share of the distance between two bins over which contenders are spread."""
 
@@ -26,7 +27,7 @@ def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
     legend = {ROWS[name].label: _style(name) for name in dataset.arm.values}
     main, grid = plotting.canvas(12, 4, ncols=3)
     plotting.draw_panels(grid, dataset, [_gains, _losses, _gains_by_bin])
-    search, panel = plotting.canvas(9, 4.4)
+    search, panel = plotting.canvas(12, 4.6)
     searched_rates(panel, dataset)
     for canvas in (main, search):
         legend_on_top(canvas, legend, edge)
@@ -46,7 +47,8 @@ def _gains(panel: axes.Axes, data: xr.Dataset) -> str:
     panel.axvline(0, color="0.4", linestyle=":", linewidth=0.8)
     panel.grid(axis="x", linewidth=0.3)
     plotting.label_rows(panel, [ROWS[name].label for name in data.arm.values], fontsize=7)
-    stretch(panel.xaxis, data.gain.sel(end="value").values)
+    panel.set_xscale("symlog", linthresh=LINEAR)
+    panel.xaxis.set_major_formatter("{x:g}")
     panel.set(xlabel="gain over AdamW (nats per token)", ylabel="contender")
     return "all test targets"
 
@@ -68,7 +70,8 @@ def _gains_by_bin(panel: axes.Axes, data: xr.Dataset) -> str:
         plotting.intervals(panel, data.bin + offset, ends, **_style(name), linewidth=0.9, capsize=2)
     panel.axhline(0, color="0.4", linestyle=":", linewidth=0.8)
     panel.grid(axis="y", linewidth=0.3)
-    stretch(panel.yaxis, data.bin_gain.sel(arm=others, end="value").values)
+    panel.set_yscale("symlog", linthresh=LINEAR)
+    panel.yaxis.set_major_formatter("{x:g}")
     _label_bins(panel, data)
     panel.set_ylabel("gain over AdamW (nats per token)")
     return "gain, rare to frequent"

@@ -52,19 +52,9 @@ FIGURE = Figure(
             eval_batches=4,
             chunk_size=2,
         ),
-        "laptop": Config(
-            contenders=("adamw", "kadam_2", "muon", "muon_before", "sgd"),
-            num_rates=4,
-            num_memories=2,
-            num_rounds=1,
-            num_finalists=2,
-            num_tuning_seeds=2,
-            num_seeds=6,
-            num_points=4,
-            chunk_size=2,
-        ),
-        "evening": Config(num_steps=1200, warmup_steps=120),
-        "paper": Config(
+        "laptop": Config(num_rates=6, num_rounds=1, num_finalists=3, chunk_size=2),
+        "evening": Config(num_steps=1600, warmup_steps=160, num_seeds=20),
+        "paper": Config(  # Appendix P's network and steps
             model=GPTConfig(vocab_size=4096),
             batch=64,
             num_steps=20_000,
@@ -79,10 +69,10 @@ FIGURE = Figure(
     minimum={
         **LAPTOP_MINIMUM,
         "model.vocab_size": 4096,
-        "num_rates": 4,
-        "num_memories": 2,
-        "num_tuning_seeds": 2,
-        "num_seeds": 6,
+        "num_rates": 6,
+        "num_memories": 3,
+        "num_tuning_seeds": 3,
+        "num_seeds": 10,
         "eval_batches": 32,
     },
 )

@@ -64,7 +64,7 @@ def _losses(panel: axes.Axes, data: xr.Dataset) -> str:
 
 def _gains_by_bin(panel: axes.Axes, data: xr.Dataset) -> str:
     others = [name for name in data.arm.values if name != ADAMW]
-    offsets = DODGE * (np.arange(len(others)) / max(len(others) - 1, 1) - 0.5)
+    offsets = DODGE * ((np.arange(len(others)) + 0.5) / max(len(others), 1) - 0.5)
     for name, offset in zip(others, offsets, strict=True):
         ends = data.bin_gain.sel(arm=name).transpose("end", "bin")
         plotting.intervals(panel, data.bin + offset, ends, **_style(name), linewidth=0.9, capsize=2)

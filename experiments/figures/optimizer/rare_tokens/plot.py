@@ -41,13 +41,13 @@ def _style(name: str) -> dict:
 def _gains(panel: axes.Axes, data: xr.Dataset) -> str:
     order = (-data.gain.sel(end="value")).fillna(np.inf).argsort().values
     data = data.isel(arm=order)
+    panel.set_xscale("symlog", linthresh=LINEAR)
     for place, name in enumerate(data.arm.values):
         arm = data.isel(arm=place)
         interval_row(panel, place, arm.gain, arm.at_edge.any(), **_style(name), fmt="", capsize=2)
     panel.axvline(0, color="0.4", linestyle=":", linewidth=0.8)
     panel.grid(axis="x", linewidth=0.3)
     plotting.label_rows(panel, [ROWS[name].label for name in data.arm.values], fontsize=7)
-    panel.set_xscale("symlog", linthresh=LINEAR)
     panel.xaxis.set_major_formatter("{x:g}")
     panel.set(xlabel="gain over AdamW (nats per token)", ylabel="contender")
     return "all test targets"
@@ -64,13 +64,13 @@ def _losses(panel: axes.Axes, data: xr.Dataset) -> str:
 
 def _gains_by_bin(panel: axes.Axes, data: xr.Dataset) -> str:
     others = [name for name in data.arm.values if name != ADAMW]
+    panel.set_yscale("symlog", linthresh=LINEAR)
     offsets = DODGE * ((np.arange(len(others)) + 0.5) / max(len(others), 1) - 0.5)
     for name, offset in zip(others, offsets, strict=True):
         ends = data.bin_gain.sel(arm=name).transpose("end", "bin")
         plotting.intervals(panel, data.bin + offset, ends, **_style(name), linewidth=0.9, capsize=2)
     panel.axhline(0, color="0.4", linestyle=":", linewidth=0.8)
     panel.grid(axis="y", linewidth=0.3)
-    panel.set_yscale("symlog", linthresh=LINEAR)
     panel.yaxis.set_major_formatter("{x:g}")
     _label_bins(panel, data)
     panel.set_ylabel("gain over AdamW (nats per token)")

@@ -54,7 +54,7 @@ def _gpt2() -> tiktoken.Encoding:
 def byte_pairs(text: str, vocab_size: int) -> Merges:
     """Train byte pairs, within the words of GPT-2's pattern; equal texts give equal pairs.
 
-    >>> byte_pairs("to be or not to be", vocab_size=258).encode("to be").tokens
+    >>> byte_pairs("to be or not to be", vocab_size=259).encode("to be").tokens
     ['to', 'Ġbe']
     """
     found = Merges(models.BPE())

@@ -1,4 +1,4 @@
-"""Which optimizers learn rare tokens of text in byte pairs (not in the paper).
+"""Rare tokens: text in byte pairs, with and without normalization stages (not in the paper).
 
 The corpus is the embedded text in 4,096 byte pairs that are trained on its training part. Each
 contender is searched as in `contenders`: the coarse grid with the first tuning seed, steps of a

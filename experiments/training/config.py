@@ -10,6 +10,7 @@ from experiments.data import CORPORA
 from models.nanogpt import GPTConfig
 
 LAPTOP_MODEL = GPTConfig(vocab_size=256, context=32, num_layers=1, num_heads=1, width=64)
+DEEP_MODEL = dataclasses.replace(LAPTOP_MODEL, num_layers=4, num_heads=2, width=128, qk_norm=True)
 """One layer with a head of the paper's size, the smallest network that verdicts may rest on."""
 SMOKE_MODEL = dataclasses.replace(LAPTOP_MODEL, context=16, width=16)
 LAPTOP_MINIMUM = {

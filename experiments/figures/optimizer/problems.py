@@ -71,10 +71,11 @@ def problem(config: Any, name: str, run: Run) -> Problem:
       ConfigError: If the data are missing, or too few for the network.
     """
     setting = TASKS[name]
-    return (_text if setting.is_text else _images)(config, setting, run)
+    make = _text if setting.is_text else _images
+    return make(config, setting, config.num_steps * setting.steps, run)
 
 
-def _text(config: Any, setting: Setting, run: Run) -> Problem:
+def _text(config: Any, setting: Setting, num_steps: int, run: Run) -> Problem:
     model = getattr(config, setting.model)
     task = language_task(model, run.corpus, config.batch * setting.batch)
     crops = text_crops(config, model, run.corpus)
@@ -90,8 +91,8 @@ def _text(config: Any, setting: Setting, run: Run) -> Problem:
     def course(params, state):
         return losses(params, state, jnp.asarray(crops[0, : config.course_batches])).mean()
 
-    steps = config.num_steps * setting.steps
-    return Problem(task, setting, steps, float(np.log(model.vocab_size)), course, measure)
+    chance = float(np.log(model.vocab_size))
+    return Problem(task, setting, num_steps, chance, course, measure)
 
 
 def text_crops(config: Any, model: GPTConfig, corpus: Corpus | None) -> np.ndarray:
@@ -113,7 +114,7 @@ def text_crops(config: Any, model: GPTConfig, corpus: Corpus | None) -> np.ndarr
     return np.stack([drawn(jnp.asarray(half)) for half in heldout_halves(corpus, model)])
 
 
-def _images(config: Any, setting: Setting, run: Run) -> Problem:
+def _images(config: Any, setting: Setting, num_steps: int, run: Run) -> Problem:
     model = getattr(config, setting.model)
     task = drawn_image_task(model, run.images, config.image_batch)
     validation, test = (run.images.heldout[name] for name in ("validation", "test"))
@@ -147,8 +148,8 @@ def _images(config: Any, setting: Setting, run: Run) -> Problem:
     def course(params, state):
         return means(params, state, np.arange(len(validation)))[0].mean()
 
-    steps = config.num_steps * setting.steps
-    return Problem(task, setting, steps, float(np.log(model.num_classes)), course, measure)
+    chance = float(np.log(model.num_classes))
+    return Problem(task, setting, num_steps, chance, course, measure)
 
 
 def train(

@@ -23,7 +23,7 @@ from experiments.figures.optimizer.protocol import (
     results,
     searched,
 )
-from experiments.training.config import ImagesConfig
+from experiments.training.config import DEEP_MODEL, ImagesConfig
 from experiments.training.optimizers import ADAMW
 from experiments.training.tuning import lowest
 from models.cnn import CNNConfig
@@ -45,11 +45,7 @@ class Config(SearchedConfig, ImagesConfig):
 
     tasks: tuple[str, ...] = tuple(TASKS)
     contenders: tuple[str, ...] = tuple(CONTENDERS)
-    deep_model: GPTConfig = field(
-        default_factory=lambda: GPTConfig(
-            vocab_size=256, context=32, num_layers=4, num_heads=2, width=128, qk_norm=True
-        )
-    )
+    deep_model: GPTConfig = DEEP_MODEL
     cnn: CNNConfig = field(default_factory=lambda: CNNConfig(width=1 / 16))
     image_batch: int = 4
     num_shared_seeds: int = 4

@@ -7,13 +7,11 @@ interpolated, so differences far below a step of the grid are partly due to the 
 and ratios for a seed come from the other seeds' validation losses.
 """
 
-from dataclasses import replace
-
 from experiments.core.figure import Figure
 from experiments.core.questions import WORTH_TRYING
 from experiments.figures.optimizer.rate_sensitivity import claims, plot
 from experiments.figures.optimizer.rate_sensitivity.run import Config, compute
-from experiments.training.config import LAPTOP_MINIMUM, LAPTOP_MODEL, SMOKE_MODEL
+from experiments.training.config import DEEP_MODEL, LAPTOP_MINIMUM, LAPTOP_MODEL, SMOKE_MODEL
 from experiments.training.optimizers import ADAMW
 
 FIGURE = Figure(
@@ -49,9 +47,9 @@ FIGURE = Figure(
             noise_entries=100,
         ),
         "laptop": Config(model=LAPTOP_MODEL),
-        # The deep network of `contenders`; one learning rate below laptop's lowest one.
+        # One learning rate below laptop's lowest one.
         "evening": Config(
-            model=replace(LAPTOP_MODEL, num_layers=4, num_heads=2, width=128, qk_norm=True),
+            model=DEEP_MODEL,
             num_seeds=6,
             first_powers=(-2, -2, -3, -5, -3, -2, -3, -3, -3),
             num_rates=8,

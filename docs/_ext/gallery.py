@@ -1,5 +1,6 @@
 """The gallery: a page for each figure, drawn and judged from the committed datasets."""
 
+import contextlib
 import json
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -33,26 +34,24 @@ DRAWN, LARGER = "laptop", "evening"
 def make(name: str) -> dict[str, Any]:
     """Draw a figure's committed dataset and judge its claims, unless nothing has changed."""
     figure = discover()[name]
-    places = [place(GALLERY / "drawn", figure, preset) for preset in (DRAWN, LARGER)]
-    where, *others = (its for its in places if its.committed.exists())
+    where, larger = (place(GALLERY / "drawn", figure, preset) for preset in (DRAWN, LARGER))
+    places = [its for its in (where, larger) if its.committed.exists()]
     where.folder.mkdir(parents=True, exist_ok=True)
     folder, made = folder_of(figure), where.folder / "made.json"
     telling = [Path(__file__), *sorted([*folder.glob("*.py"), *folder.parent.glob("*.py")])]
-    telling += [other.committed for other in others]
+    telling += [its.committed for its in places]
     key = digest(picture_key(where), *map(file_sha256, telling))
     if made.exists() and (found := json.loads(made.read_text()))["key"] == key:
         return found
-    verdicts = {}
-    for its in (where, *others):
-        with read(its) as dataset:
-            verdicts[its.preset] = judged(figure, dataset)
-    with read(where) as dataset:
+    with contextlib.ExitStack() as stack:
+        datasets = {its.preset: stack.enter_context(read(its)) for its in places}
+        dataset = datasets[DRAWN]
         found = {
             "key": key,
             "caption": figure.caption.format_map(vars(settings(dataset))),
             "command": where.base_command,
             "attrs": {key: str(value) for key, value in dataset.attrs.items()},
-            "judged": verdicts,
+            "judged": {preset: judged(figure, its) for preset, its in datasets.items()},
             "pictures": draw(where, dataset),
         }
     made.write_text(json.dumps(found))

@@ -58,7 +58,7 @@ def test_workers_outlive_a_killed_process(start):
         worker = int(process.stdout.readline().split()[1])
         process.kill()
         process.wait()
-        time.sleep(1)
+        time.sleep(3)
         alive = Path(f"/proc/{worker}").exists()
         if alive:
             os.kill(worker, signal.SIGKILL)

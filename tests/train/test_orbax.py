@@ -90,5 +90,5 @@ def test_a_process_whose_folder_has_vanished_does_not_end(tmp_path):
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "failed\n"
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(timeout=2)
+            process.wait(timeout=5)
         process.kill()

@@ -42,18 +42,50 @@ jax.devices()  # starts JAX; otherwise the first command-line test would decide 
 gc.set_threshold(500_000)  # by default a tenth of the time goes into the search for garbage
 
 # JAX 0.10 makes an MLIR context for each program, which takes half of the time in which a small one
-# compiles, and keeps it: 1.2 of the 1.4 MB of such a program. Here, those of a thread share one.
+# compiles, and keeps it: 1.2 of the 1.4 MB of such a program. Here, those of a thread share one,
+# unless one is lowered within another.
 _context_of_thread = None
 # No public setting does this; a version of JAX that lacks the private name runs the tests slower.
 with contextlib.suppress(ImportError, AttributeError):
     from jax._src.interpreters import mlir
 
+    def _make_context(make=mlir.make_ir_context):
+        try:
+            mlir.ir.Context.current  # noqa: B018
+        except ValueError:
+            return _context_of_thread(threading.get_ident())
+        return make()
+
     _context_of_thread = functools.cache(lambda thread, make=mlir.make_ir_context: make())
-    mlir.make_ir_context = lambda: _context_of_thread(threading.get_ident())
-# Without a folder, JAX hashes each program for a cache that it does not have.
-jax.config.update("jax_enable_compilation_cache", False)
+    mlir.make_ir_context = _make_context
 
 GOLDEN = Path(__file__).parent / "golden"
+
+
+MAX_PROGRAMS = 2**30
+"""Bytes of compiled programs above which a run starts anew; one run's are a tenth of it."""
+
+
+def pytest_configure(config):
+    """Keep compiled programs for other workers, child processes and the next run.
+
+    `pytest --cache-clear` drops them.
+    """
+    if not hasattr(config, "cache"):  # -p no:cacheprovider
+        return
+    folder = config.cache.mkdir("programs")
+    if not hasattr(config, "workerinput"):  # no worker runs yet
+        programs = list(folder.iterdir())
+        if sum(program.stat().st_size for program in programs) > MAX_PROGRAMS:
+            for program in programs:
+                program.unlink()
+    settings = {
+        "jax_compilation_cache_dir": str(folder),
+        "jax_persistent_cache_min_compile_time_secs": 0,
+    }
+    for name, value in settings.items():
+        jax.config.update(name, value)
+        os.environ[name.upper()] = str(value)
 
 
 def pytest_collection_finish():

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 from optax import contrib
 
 from experiments.core.config import ConfigError
@@ -131,24 +130,6 @@ def last_checkpoint(folder, config=CONFIG, sweep=()):
 def assert_same(ours, theirs, tolerance=0.0):
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def kept_programs(tmp_path_factory):
-    """Share a program among runs, so that it compiles once."""
-    settings = {
-        "jax_enable_compilation_cache": True,
-        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("programs")),
-        "jax_persistent_cache_min_compile_time_secs": 0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
-    before = {name: getattr(jax.config, name) for name in settings}
-    for values in (settings, before):
-        for name, value in values.items():
-            jax.config.update(name, value)
-        compilation_cache.reset_cache()
-        if values is settings:
-            yield
 
 
 class Kill(BaseException):

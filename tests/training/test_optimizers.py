@@ -170,7 +170,7 @@ def test_a_new_optimizer_is_one_row(monkeypatch):
     compared = dataclasses.replace(smoke, optimizers=("adamw", "heavy_ball", "kadam"))
     assert compared.grid("heavy_ball") == compared.grid("adamw")
     smoke = rate_sensitivity.FIGURE.presets["smoke"]
-    dataclasses.replace(smoke, optimizers=("adamw", "heavy_ball"), first_powers=(1, 1, 0))
+    dataclasses.replace(smoke, optimizers=("adamw", "heavy_ball"))
     trial = text_trial(SMALL, CORPUS)
     losses = optimizer_trial("heavy_ball", trial, 3, 1, 0.1)(member_of("heavy_ball", seed=0))
     np.testing.assert_allclose(losses["test"], np.log(256), rtol=1e-5)

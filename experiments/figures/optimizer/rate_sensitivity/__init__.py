@@ -39,7 +39,7 @@ FIGURE = Figure(
             num_seeds=2,
             optimizers=(ADAMW,),
             strategies=("inverse_exp",),
-            first_powers=(1, 0),
+            first_power=1,
             num_rates=3,
             warmup_steps=5,
             eval_batches=4,
@@ -51,14 +51,14 @@ FIGURE = Figure(
         "evening": Config(
             model=DEEP_MODEL,
             num_seeds=6,
-            first_powers=(-2, -2, -3, -5, -3, -2, -3, -3, -3),
+            first_power=-2,
             num_rates=8,
         ),
         # Fig. 16's steps and batch on the embedded text in place of C4; a warm-up as in Fig. 4.
         "paper": Config(
             batch=64,
             num_steps=20_000,
-            first_powers=(-3, -3, -4, -6, -4, -3, -4, -4, -4),
+            first_power=-3,
             num_rates=8,
             warmup_steps=100,
             eval_batches=200,

@@ -25,6 +25,9 @@ from experiments.training.tuning import trainer
 from kadam_jax import STRATEGIES, points
 
 KADAM = "kadam"
+SHIFTS = {"rmsprop": -1, "lion": -3, "muon": -1, "inverse_exp": -1, "exp": -1, "scaled": -1}
+"""Powers of `factor` from AdamW's lowest rate to that of an optimizer or a strategy of 2-Adam; for
+those that are not here, 0."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,7 @@ class Config(ContendersConfig):
     Attributes:
       optimizers: AdamW, then the others.
       strategies: The strategies of 2-Adam.
-      first_powers: The power of `factor` at the lowest rate of each optimizer, then of each
-        strategy.
+      first_power: The power of `factor` at AdamW's lowest rate; `SHIFTS` has the others'.
       num_rates: Number of rates of each arm.
       factor: Ratio of a rate to the next lower one.
       tolerance: Nats per token above the lowest loss that a basin includes.
@@ -48,7 +50,7 @@ class Config(ContendersConfig):
         *(ADAMW, "nadamw", "rmsprop", "lion", "muon", "schedule_free_adamw"),
     )
     strategies: tuple[str, ...] = ("inverse_exp", "exp", "scaled")
-    first_powers: tuple[int, ...] = (-1, -1, -2, -4, -2, -1, -2, -2, -2)
+    first_power: int = -1
     num_rates: int = 7
     factor: float = 2.5
     tolerance: float = 0.05
@@ -67,9 +69,6 @@ class Config(ContendersConfig):
         for name in ("optimizers", "strategies"):
             names = getattr(self, name)
             require(len(set(names)) == len(names), f"{name} must not repeat any", names)
-        num = len(self.first_powers)
-        rule = "first_powers must have one for each of optimizers and strategies"
-        require(num == len(self.optimizers) + len(self.strategies), rule, num)
         check_least(self, num_rates=3, num_seeds=2, noise_steps=2, noise_entries=2)
         check_between(self, factor=(1, math.inf), tolerance=(0, math.inf))
 
@@ -86,7 +85,9 @@ class Config(ContendersConfig):
     @property
     def rates(self) -> np.ndarray:
         """η, (num_arms, num_rates); rates that arms share are equal to the bit."""
-        powers = np.add.outer(np.array(self.first_powers), np.arange(self.num_rates))
+        names = *self.optimizers, *self.strategies
+        first = self.first_power + np.array([SHIFTS.get(name, 0) for name in names])
+        powers = np.add.outer(first, np.arange(self.num_rates))
         return self.learning_rate * self.factor ** powers.astype(float)
 
 

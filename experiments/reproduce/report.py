@@ -168,7 +168,8 @@ def write_report(
         if SMOKE not in (preset, other) and other != preset
     }
     with atomic(page) as temporary:
-        html = render(sections, preset, {name: found for name, found in others.items() if found})
+        shown = {name: found for name, found in others.items() if found}
+        html = render(sections, preset, shown, figures.values())
         temporary.write_text(html, encoding="utf-8", errors="backslashreplace")  # odd paths
     return page
 
@@ -193,6 +194,7 @@ def render(
     sections: Collection[Section],
     preset: str,
     others: Mapping[str, Mapping[str, Judgment]] = {},
+    figures: Iterable[Figure] = (),
 ) -> str:
     """Return the page as HTML, with every value escaped.
 
@@ -200,6 +202,7 @@ def render(
       sections: The figures.
       preset: Their preset.
       others: The judgments by claim at other presets, where they have a dataset.
+      figures: All figures, also those without this preset; by default those of the sections.
     """
     own = {j.claim.id: j for section in sections for j in section.judgments}
     group_of = groups(own.values())
@@ -234,7 +237,7 @@ def render(
         others=others,
         columns=[f"At {name}" for name in others],
         elsewhere=elsewhere,
-        questions=_questions(sections, others),
+        questions=_questions(sections, others, figures or [x.place.figure for x in sections]),
     )
 
 
@@ -251,15 +254,17 @@ class Question(NamedTuple):
 
 
 def _questions(
-    sections: Collection[Section], others: Mapping[str, Mapping[str, Judgment]]
+    sections: Collection[Section],
+    others: Mapping[str, Mapping[str, Judgment]],
+    figures: Iterable[Figure],
 ) -> list[Question]:
-    """Return the questions that figures answer, `QUESTIONS` first."""
+    """Return the questions that the sections' figures answer, `QUESTIONS` first."""
     section_of = {section.place.figure.name: section for section in sections}
     found = []
-    for text, figures in by_question(x.place.figure for x in sections).items():
-        of = [section_of[figure.name] for figure in figures]
+    for text, asking in by_question(figures).items():
+        of = [section_of[figure.name] for figure in asking if figure.name in section_of]
         own = {j.claim.id: j for section in of for j in section.judgments}
-        phrases = {k: v for section in of for k, v in section.place.figure.decided_by.items()}
+        phrases = {k: v for figure in asking for k, v in figure.decided_by.items()}
         said = answer([own[claim] for claim in phrases if claim in own], phrases)
         drawn_first = [j.claim.figure for j in said.quoted] + [x.place.figure.name for x in of]
         pictured = {x.place.figure.name: x for x in of if x.thumbnail}
@@ -270,7 +275,14 @@ def _questions(
             if (there := answer(has, phrases)).quoted:
                 elsewhere.append((name, len(has), there.sentence))
         found.append(
-            Question(text, said.sentence, shown, tuple(phrases), tuple(own), tuple(elsewhere))
+            Question(
+                text,
+                said.sentence,
+                shown,
+                tuple(claim for claim in phrases if claim in own),
+                tuple(own),
+                tuple(elsewhere),
+            )
         )
     return found
 

@@ -235,6 +235,23 @@ def test_figures_without_the_preset_are_not_on_its_page(tmp_path, monkeypatch):
     assert {*re.findall(r'<section class="figure" id="(\w+)"', html)} == having
 
 
+def test_a_page_without_what_decides_quotes_another_preset(plane, tmp_path, monkeypatch):
+    _, dataset = plane
+    monkeypatch.setattr(pipeline, "COMMITTED", tmp_path / "none")
+    decides = {PLANE.claims[0].id: "it is {}"}
+    figure = dataclasses.replace(
+        PLANE, presets={"laptop": PLANE.presets["smoke"]}, decided_by=decides
+    )
+    related = dataclasses.replace(FIGURES["max_update"], question=figure.question, decided_by={})
+    path = place(tmp_path, figure, "laptop").dataset
+    path.parent.mkdir(parents=True)
+    write_dataset(path, dataset)
+    page = write_report(tmp_path, {of.name: of for of in (figure, related)}, "evening")
+    words = " ".join(re.sub(r"<.*?>", "", page.read_text()).split())
+    assert "No figure that decides this has preset evening. Laptop: Not decided" in words
+    assert "Decided by" not in words
+
+
 def test_at_the_laptop_minimum_the_planes_claims_are_decided(plane):
     _, small = plane
     large = small.assign_attrs(config=json.dumps(dataclasses.asdict(PLANE.presets["laptop"])))

@@ -42,10 +42,10 @@ FIGURE = Figure(
         "k-Adam, decays of both searched, is {} nats per token",
         "searched-kadam-beats-adamw-on-images": "the test error of AdamW on images minus that of "
         "k-Adam, decays of both searched, is {} percentage points",
-        "searched-kadam-saves-steps-on-text": "k-Adam reaches AdamW's loss on text in {} percent "
-        "fewer steps",
-        "searched-kadam-saves-steps-on-images": "k-Adam reaches AdamW's loss on images in {} "
-        "percent fewer steps",
+        "searched-kadam-saves-steps-on-text": "k-Adam saves {} percent of AdamW's steps to a loss "
+        "on text",
+        "searched-kadam-saves-steps-on-images": "k-Adam saves {} percent of AdamW's steps to a "
+        "loss on images",
     },
     caption="nanoGPT ({model.num_layers} layers of width {model.width}; deep: "
     "{deep_model.num_layers} of {deep_model.width}) on the {corpus} corpus, batch {batch}, and the "

@@ -156,6 +156,7 @@ class CountingRun:
       corpus: As in `Run`.
       images: As in `Run`.
       mesh: As in `Run`.
+      at_once: Members of a chunk; None for each sweep's `chunk_size`.
       members: Members of all sweeps.
       flops: Operations of their matrix products and convolutions.
       chunks: The columns of a chunk of each swept function's members, of the largest if there are
@@ -165,6 +166,7 @@ class CountingRun:
     corpus: Any = None
     images: Any = None
     mesh: None = None
+    at_once: int | None = None
     members: int = 0
     flops: float = 0.0
     chunks: dict[Callable[..., Any], dict[str, jax.Array]] = field(default_factory=dict)
@@ -182,20 +184,20 @@ class CountingRun:
     ) -> dict[str, np.ndarray]:
         """Count all members' operations."""
         del name, batching
-        num_members = len(next(iter(members.values())))
         inputs = {key: jnp.asarray(column) for key, column in members.items()}
-        chunk = {key: column[:chunk_size] for key, column in inputs.items()}
-        self.chunks[fn] = max(self.chunks.get(fn, {}), chunk, key=_rows)
+        chunk = {key: column[: self.at_once or chunk_size] for key, column in inputs.items()}
+        self.chunks[fn] = max(self.chunks.get(fn, {}), chunk, key=num_members)
         first = {key: column[0] for key, column in inputs.items()}
         kind = fn, *((key, x.shape, x.dtype) for key, x in sorted(first.items()))
         if kind not in self._counters:
             self._counters[kind] = counter(fn, first)
-        self.members += num_members
+        self.members += num_members(members)
         self.flops += self._counters[kind](inputs).sum()
         results = jax.eval_shape(fn, first)
-        leading = members.shape if grid_shape else (num_members,)
+        leading = members.shape if grid_shape else (num_members(members),)
         return {key: np.ones((*leading, *x.shape), x.dtype) for key, x in results.items()}
 
 
-def _rows(columns: Mapping[str, jax.Array]) -> int:
+def num_members(columns: Mapping[str, Any]) -> int:
+    """Return the number of members that columns describe."""
     return len(next(iter(columns.values()), ()))

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 from jax.extend.core import jaxprs_in_params
 
+from experiments.bench._flops import num_members
 from experiments.bench._programs import peak_bytes
 
 Chunk = tuple[Callable[[dict[str, Any]], Any], Mapping[str, jax.Array]]
@@ -26,8 +27,8 @@ def largest(chunks: Iterable[Chunk]) -> Chunk:
     def size(chunk):
         fn, columns = chunk
         one = {name: column[0] for name, column in columns.items()}
-        rows = len(next(iter(columns.values())))
-        return rows * _bytes_of(jax.make_jaxpr(fn)(one).jaxpr)  # `flops` has traced it already
+        # `CountingRun` has traced fn with such a member, and JAX keeps that trace.
+        return num_members(columns) * _bytes_of(jax.make_jaxpr(fn)(one).jaxpr)
 
     return max(chunks, key=size)
 

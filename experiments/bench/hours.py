@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from experiments.bench import _figures, _memory, _topologies
-from experiments.bench._flops import CountingRun
+from experiments.bench._flops import CountingRun, num_members
 from experiments.bench._measuring import Bench, BenchConfig, Table
 from experiments.core.config import PRESETS, preset_of
 from experiments.core.errors import ConfigError, Failed, say
@@ -45,7 +45,8 @@ class HoursBenchConfig(BenchConfig):
       chip: The topology, such as v5e:2x2, v5p:2x2x1 or h100:1, for one of whose chips the largest
         program of each figure is compiled; "cpu" for this machine's; None for no compilation.
       gpu_target: As in `bench scale`.
-      at_once: Members on that chip at once; None for the figure's chunk_size.
+      at_once: Members on that chip at once, or all if there are fewer; None for the figure's
+        chunk_size.
     """
 
     figures: tuple[str, ...] = (_figures.ALL,)
@@ -63,6 +64,8 @@ class HoursBenchConfig(BenchConfig):
             raise ConfigError(f"share must be at most 1, got {self.share}")
         if self.chip and self.chip != CPU:
             _topologies.platform_of(self.chip, "chip")
+        if self.at_once and not self.chip:
+            raise ConfigError(f"at_once={self.at_once} needs a chip, such as chip=v5e:2x2")
         _figures.check(self.figures)
 
 
@@ -80,9 +83,9 @@ def _blank() -> Data:
     return Data("blank", "", splits.pop("train"), splits, {})
 
 
-def counted(figure: Figure, preset: str) -> CountingRun:
+def counted(figure: Figure, preset: str, at_once: int | None = None) -> CountingRun:
     """Return the counted operations of a figure's sweeps; without data it trains nothing."""
-    config, run = preset_of(figure.presets, preset, figure.name), CountingRun()
+    config, run = preset_of(figure.presets, preset, figure.name), CountingRun(at_once=at_once)
     if not isinstance(config, TrainingConfig | ImagesConfig):
         return run
     if isinstance(config, TrainingConfig):
@@ -101,14 +104,12 @@ def run(config: HoursBenchConfig) -> Sequence[Table]:
     with progress("bench hours", len(names)) as advance:
         for name in names:
             try:
-                of = counted(every[name], config.preset)
+                of = counted(every[name], config.preset, config.at_once)
             except Failed as error:
                 say(f"{name} is left out: {error}")
             else:
                 if of.flops:
-                    rows.append(
-                        (name, of.members, of.flops, *_memory_of(of, device, config.at_once))
-                    )
+                    rows.append((name, of.members, of.flops, *_memory_of(of, device)))
             advance(1)
     seconds = {chip: 1 / (config.share * peak) for chip, peak in PEAKS.items()}
     cells = [
@@ -140,18 +141,13 @@ def _device(config: HoursBenchConfig) -> jax.Device | None:
     return _topologies.devices(config.chip, config.gpu_target)[0]
 
 
-def _memory_of(
-    of: CountingRun, device: jax.Device | None, at_once: int | None
-) -> tuple[()] | tuple[int, float | str]:
+def _memory_of(of: CountingRun, device: jax.Device | None) -> tuple[()] | tuple[int, float | str]:
     """Return the members of the largest chunk and its GiB on the chip, if there is one."""
     if device is None:
         return ()
-    fn, columns = _memory.largest(
-        (fn, {name: column[:at_once] for name, column in columns.items()})
-        for fn, columns in of.chunks.items()
-    )
-    peak = _memory.peak((fn, columns), device)
-    return len(next(iter(columns.values()))), "does not fit" if peak is None else peak / 2**30
+    chunk = _memory.largest(of.chunks.items())
+    peak = _memory.peak(chunk, device)
+    return num_members(chunk[1]), "does not fit" if peak is None else peak / 2**30
 
 
 NOTE = (

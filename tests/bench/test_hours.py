@@ -8,7 +8,7 @@ import pytest
 
 from experiments import __main__ as cli
 from experiments.bench import _topologies, hours
-from experiments.bench._flops import flops
+from experiments.bench._flops import CountingRun, flops
 from experiments.core.errors import Failed
 from experiments.figures import discover
 from experiments.training.tasks import image_task, text_task
@@ -72,6 +72,23 @@ def test_a_chunks_memory_is_compiled():
     ((*_, at_once, gib),) = table.rows
     assert at_once == 1
     assert 1e-4 < gib < 0.1
+
+
+def total_of(member):
+    return {"sum": member["x"].sum()}
+
+
+@pytest.mark.parametrize(("at_once", "num_members"), [(None, 2), (1, 1), (3, 3), (9, 4)])
+def test_at_once_decides_how_many_members_a_chunk_has(at_once, num_members):
+    run = CountingRun(at_once=at_once)
+    for size in (4, 1):
+        run.sweep("sum", total_of, {"x": jnp.ones((size, 2))}, chunk_size=2)
+    assert len(run.chunks[total_of]["x"]) == num_members
+
+
+def test_members_at_once_need_a_chip(capsys):
+    assert cli.main(["bench", "hours", "--set", "at_once=1"]) == 2
+    assert "at_once=1 needs a chip" in capsys.readouterr().err
 
 
 def test_a_chip_without_a_compiler_is_refused(monkeypatch, capsys):

@@ -96,13 +96,11 @@ def arguments(figure: Figure) -> list[str]:
 
 def run(config: PaperBenchConfig) -> Sequence[Table]:
     """Run the figures that have networks, one after the other."""
-    every = discover()
-    names = [
-        name
-        for name in _figures.chosen(config.figures, "paper")
-        if networks(every[name].presets["paper"])
-    ]
-    rows = []
+    every, rows = discover(), []
+    chosen = _figures.chosen(config.figures, "paper")
+    names = [name for name in chosen if networks(every[name].presets["paper"])]
+    if without := [name for name in chosen if name not in names]:
+        say(f"left out, without a network: {', '.join(without)}")
     with progress("bench paper", len(names)) as advance:
         for name in names:
             rows.append((name, *measured(every[name])))
@@ -114,7 +112,8 @@ def run(config: PaperBenchConfig) -> Sequence[Table]:
 def measured(figure: Figure) -> tuple[str, float, float, str]:
     """Run a figure at full width; return the outcome, seconds, GiB, and whether losses are finite.
 
-    One member runs at a time.
+    One member runs at a time. Linux counts this process's own memory as the figure's at its start,
+    so a figure that takes less than this benchmark shows the benchmark's.
     """
     command = ["python", "-m", "experiments", *arguments(figure), "--devices", "1"]
     say(shlex.join(command))

@@ -35,4 +35,6 @@ def test_a_figure_runs_at_full_width(capsys):
     assert (name, outcome, losses) == ("architecture", "runs", "none")
     assert seconds > 0
     assert 0.1 < gib < 8
-    assert "run architecture --preset smoke --set=model.width=1.0" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "left out, without a network: stability_plane" in said
+    assert "run architecture --preset smoke --set=model.width=1.0" in said

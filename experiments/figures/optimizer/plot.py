@@ -1,6 +1,6 @@
-"""Plots that compare k-Adam's strategies."""
+"""Plots that compare k-Adam's strategies, and parts of plots that compare optimizers."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -9,7 +9,7 @@ import xarray as xr
 from matplotlib import axes, colormaps, figure, ticker
 
 from experiments.core import plot as plotting
-from experiments.figures.optimizer.contender_table import CONTENDERS
+from experiments.figures.optimizer.contender_table import CONTENDERS, Contender
 
 STRATEGIES = {
     "inverse_exp": ("inverse exp", "tab:blue", "o"),
@@ -60,15 +60,52 @@ def interval_row(
 def losses_by_rate(
     panel: axes.Axes, rates: Any, losses: xr.DataArray, place: int, color: Any, marker: str, **style
 ) -> None:
-    """Draw losses versus learning rates, with the marker of the chosen one filled."""
-    panel.plot(rates, losses, color=color, marker=marker, fillstyle="none", markersize=4, **style)
+    """Draw losses versus learning rates, with the marker of the chosen one larger and filled."""
+    line = {"color": color, "marker": marker, "fillstyle": "none", "markersize": 4, **style}
+    panel.plot(rates, losses, **line)
     panel.plot(rates[place], losses[place], marker, color=color, markersize=6)
 
 
 def contender_style(name: str) -> dict[str, Any]:
-    """Return a contender's color and marker, which is round for k-Adam."""
+    """Return a contender's color and small marker, which is round for k-Adam."""
     marker = "o" if name.startswith("kadam") else "s"
-    return {"color": COLORS.get(name, "black"), "marker": marker}
+    return {"color": COLORS.get(name, "black"), "marker": marker, "markersize": 4}
+
+
+def by_gain(data: xr.Dataset, gain: xr.DataArray) -> xr.Dataset:
+    """Return the contenders with the largest gain first; those without a finite one are last."""
+    return data.isel(arm=(-gain.sel(end="value")).fillna(np.inf).argsort().values)
+
+
+def contender_rows(
+    panel: axes.Axes,
+    data: xr.Dataset,
+    variable: str,
+    table: Mapping[str, Contender],
+    hollow: Collection[str] = (),
+    *,
+    rings: bool = True,
+) -> None:
+    """Draw a row for each contender: a gain with its interval, and its label.
+
+    Args:
+      panel: The panel.
+      data: One task's results by arm.
+      variable: The gain's name.
+      table: Rows by name.
+      hollow: The contenders whose markers are not filled.
+      rings: Whether to mark contenders whose choice is at an edge.
+    """
+    names = data.arm.values.tolist()
+    for place, name in enumerate(names):
+        arm = data.isel(arm=place)
+        style = {**contender_style(name), "fillstyle": "none" if name in hollow else "full"}
+        interval_row(
+            panel, place, arm[variable], rings and arm.at_edge.any(), **style, fmt="", capsize=2
+        )
+    panel.axvline(0, color="0.4", linestyle=":", linewidth=0.8)
+    panel.grid(axis="x", linewidth=0.3)
+    plotting.label_rows(panel, [table[name].label for name in names], fontsize=7)
 
 
 def searched_rates(panel: axes.Axes, data: xr.Dataset) -> None:

@@ -10,8 +10,9 @@ from experiments.core import plot as plotting
 from experiments.figures.optimizer.contender_table import CONTENDERS
 from experiments.figures.optimizer.contenders.claims import UNITS
 from experiments.figures.optimizer.plot import (
+    by_gain,
+    contender_rows,
     contender_style,
-    interval_row,
     legend_on_top,
     searched_rates,
 )
@@ -33,8 +34,7 @@ ROWS = (
 
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
     """Draw gains, saved steps and gains at shared settings; courses; losses by learning rate."""
-    first = dataset.gain.isel(task=0).sel(end="value")
-    data = dataset.isel(arm=(-first).fillna(np.inf).argsort().values)
+    data = by_gain(dataset, dataset.gain.isel(task=0))
     tasks = data.sizes["task"]
     height = 0.2 * data.sizes["arm"] + 0.7
     canvas, grid = plotting.canvas(
@@ -52,24 +52,9 @@ def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
 def _intervals(panel: axes.Axes, data: xr.Dataset, task: int, row: tuple[str, str, str]) -> str:
     variable, title, unit = row
     data = data.isel(task=task)
-    for place, name in enumerate(data.arm.values):
-        arm = data.isel(arm=place)
-        style = contender_style(name)
-        filled = variable != "gain" or name == ADAMW or arm.p_value < LEVEL
-        interval_row(
-            panel,
-            place,
-            arm[variable],
-            variable == "gain" and arm.at_edge.any(),
-            fmt=style["marker"],
-            color=style["color"],
-            fillstyle="full" if filled else "none",
-            markersize=4,
-            capsize=2,
-        )
-    panel.axvline(0, color="0.4", linestyle=":", linewidth=0.8)
-    panel.grid(axis="x", linewidth=0.3)
-    plotting.label_rows(panel, [CONTENDERS[name].label for name in data.arm.values], fontsize=7)
+    searched, doubtful = variable == "gain", (data.arm != ADAMW) & ~(data.p_value < LEVEL)
+    hollow = data.arm.values[doubtful] if searched else ()
+    contender_rows(panel, data, variable, CONTENDERS, hollow, rings=searched)
     _scale(panel, data[variable].sel(end="value").values)
     unit = unit or UNITS["text" if TASKS[data.task.item()].is_text else "images"]
     panel.set(xlabel=f"{title} ({unit})", ylabel="contender" if task == 0 else "")
@@ -90,11 +75,8 @@ def _lines(data: xr.Dataset, draw) -> figure.Figure:
     tasks = data.sizes["task"]
     canvas, grid = plotting.canvas(WIDTH * tasks + 0.4, 5, ncols=tasks, squeeze=False)
     plotting.draw_panels(grid, data, [partial(draw, task=task) for task in range(tasks)])
-    labels = {
-        CONTENDERS[name].label: {**contender_style(name), "markersize": 4}
-        for name in data.arm.values
-    }
-    handles = plotting.handles_of(labels)
+    styles = {CONTENDERS[name].label: contender_style(name) for name in data.arm.values}
+    handles = plotting.handles_of(styles)
     canvas.legend(handles=handles, loc="outside lower center", ncols=3 * tasks // 2 or 1)
     return canvas
 

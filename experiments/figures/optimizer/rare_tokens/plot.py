@@ -6,15 +6,16 @@ from matplotlib import axes, figure
 
 from experiments.core import plot as plotting
 from experiments.figures.optimizer.plot import (
+    by_gain,
+    contender_rows,
     contender_style,
-    interval_row,
     legend_on_top,
     searched_rates,
 )
 from experiments.figures.optimizer.rare_tokens.run import ROWS
 from experiments.training.optimizers import ADAMW
 
-TARGETS = "most occurrences of a target in training"
+TARGETS = "occurrences of the target in training, at most"
 LINEAR = 0.1
 """Nats per token up to which axes of gains are linear; beyond it they are logarithmic."""
 DODGE = 0.6
@@ -24,7 +25,7 @@ DODGE = 0.6
 def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
     """Draw gains over AdamW, losses and gains by bin; then losses by learning rate."""
     edge = "η or memory at an edge" if dataset.at_edge.any() else ""
-    legend = {ROWS[name].label: _style(name) for name in dataset.arm.values}
+    legend = {ROWS[name].label: contender_style(name) for name in dataset.arm.values}
     main, grid = plotting.canvas(12, 4, ncols=3)
     plotting.draw_panels(grid, dataset, [_gains, _losses, _gains_by_bin])
     search, panel = plotting.canvas(12, 4.6)
@@ -34,20 +35,9 @@ def plot(dataset: xr.Dataset) -> dict[str, figure.Figure]:
     return {"": main, "search": search}
 
 
-def _style(name: str) -> dict:
-    return {**contender_style(name), "markersize": 4}
-
-
 def _gains(panel: axes.Axes, data: xr.Dataset) -> str:
-    order = (-data.gain.sel(end="value")).fillna(np.inf).argsort().values
-    data = data.isel(arm=order)
     panel.set_xscale("symlog", linthresh=LINEAR)
-    for place, name in enumerate(data.arm.values):
-        arm = data.isel(arm=place)
-        interval_row(panel, place, arm.gain, arm.at_edge.any(), **_style(name), fmt="", capsize=2)
-    panel.axvline(0, color="0.4", linestyle=":", linewidth=0.8)
-    panel.grid(axis="x", linewidth=0.3)
-    plotting.label_rows(panel, [ROWS[name].label for name in data.arm.values], fontsize=7)
+    contender_rows(panel, by_gain(data, data.gain), "gain", ROWS)
     panel.xaxis.set_major_formatter("{x:g}")
     panel.set(xlabel="gain over AdamW (nats per token)", ylabel="contender")
     return "all test targets"
@@ -56,7 +46,7 @@ def _gains(panel: axes.Axes, data: xr.Dataset) -> str:
 def _losses(panel: axes.Axes, data: xr.Dataset) -> str:
     for name in data.arm.values:
         loss = data.bin_loss.sel(arm=name).mean("seed", skipna=False)
-        panel.plot(data.bin, loss, **_style(name), linewidth=0.9)
+        panel.plot(data.bin, loss, **contender_style(name), linewidth=0.9)
     _label_bins(panel, data)
     panel.set_ylabel("test loss (nats per token)")
     return "loss, rare to frequent"
@@ -68,7 +58,8 @@ def _gains_by_bin(panel: axes.Axes, data: xr.Dataset) -> str:
     offsets = DODGE * ((np.arange(len(others)) + 0.5) / max(len(others), 1) - 0.5)
     for name, offset in zip(others, offsets, strict=True):
         ends = data.bin_gain.sel(arm=name).transpose("end", "bin")
-        plotting.intervals(panel, data.bin + offset, ends, **_style(name), linewidth=0.9, capsize=2)
+        style = {**contender_style(name), "linewidth": 0.9, "capsize": 2}
+        plotting.intervals(panel, data.bin + offset, ends, **style)
     panel.axhline(0, color="0.4", linestyle=":", linewidth=0.8)
     panel.grid(axis="y", linewidth=0.3)
     panel.yaxis.set_major_formatter("{x:g}")

@@ -3,10 +3,10 @@
 The corpus is the embedded text in 4,096 byte pairs that are trained on its training part. Each
 contender is searched as in `contenders`: the coarse grid with the first tuning seed, steps of a
 compass, the finalists with all tuning seeds, and fresh seeds for the choice. Test targets are in
-bins by how often the target occurs in the training part; bins have about as many test targets each,
-and tokens that occur equally often are in the same bin. The mean of the bins' losses, weighted by
-`bin_share`, is the test loss. `adamw_loss_per_byte` is a loss per token over `bytes_per_token`, and
-comparable with losses of text by bytes.
+bins by how often the target occurs in the training part. Each bin has about the same number of test
+targets, and tokens that occur equally often are in the same bin. The mean of the bins' losses,
+weighted by `bin_share`, is the test loss. `adamw_loss_per_byte` is a loss per token divided by
+`bytes_per_token`, so it compares with losses of text by bytes.
 
 SGD is the one contender without normalization. Kunstner et al. (2024, arXiv 2402.19449) find that
 it falls behind Adam because the losses of rare tokens hardly fall.
@@ -31,7 +31,7 @@ FIGURE = Figure(
     "and a cosine to {final_rate:g}; each contender is searched with the same number of runs. "
     "(a) AdamW's test loss minus the contender's, {num_seeds} fresh seeds, mean and paired 95% "
     "interval; a ring marks an optimum beyond which nothing was tried. (b) Test loss by how often "
-    "the target occurs in the training text, in {num_bins} bins with about as many targets each. "
+    "the target occurs in the training text, in {num_bins} bins of about equally many targets. "
     "(c) Gains over AdamW in these bins, with paired 95% intervals. The second page shows one "
     "seed's validation loss versus learning rate at the chosen memory.",
     presets={

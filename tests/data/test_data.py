@@ -55,7 +55,7 @@ def test_the_loader_has_the_same_byte_pairs(tmp_path):
 
 def test_byte_pairs_depend_on_the_training_text_alone(monkeypatch):
     train, found = b"to be or not to be, " * 9, set()
-    for heldout in (b"that is the question", b"and so to bed, and so"[:20]):
+    for heldout in (b"that is the question", b"and so to bed, to be"):
         monkeypatch.setattr(embedded, "read", lambda heldout=heldout: train + heldout)
         found.add(tokenizers._pairs.__wrapped__().to_str())
     assert len(found) == 1

@@ -1,5 +1,6 @@
 """experiments/data/{tokenizers,tokens,parts,text}.py: files to crops, exactly or not at all."""
 
+import dataclasses
 import errno
 import gzip
 import hashlib
@@ -350,6 +351,15 @@ def test_tokens_are_made_again_only_if_the_file_has_changed(text_file, tmp_path,
         assert load().sha256 == first.sha256
     text_file.write_text("!" + TEXT * 50)
     assert load().sha256 != first.sha256
+    assert len(list((tmp_path / "cache").iterdir())) == 2
+
+
+def test_another_version_of_a_tokenizer_makes_tokens_again(text_file, tmp_path, monkeypatch):
+    for version in ("one", "two"):
+        row = dataclasses.replace(TOKENIZERS["bytes"], version=lambda version=version: version)
+        monkeypatch.setitem(TOKENIZERS, "bytes", row)
+        for _ in range(2):
+            load_text(str(text_file), context=4, cache=tmp_path / "cache")
     assert len(list((tmp_path / "cache").iterdir())) == 2
 
 

@@ -108,7 +108,6 @@ def made_up(gains=None, slopes=None, spread=0.0, edges=(), diverged=()):
     arms, num_bins = list(ROWS), LAPTOP.num_bins
     rng = np.random.default_rng(1)
     rates = [2.0**power for power in range(-2, 2)] * 3
-    shape = len(arms), LAPTOP.num_seeds
 
     def by_arm(values):
         return np.array([(values or {}).get(arm, 0.0) for arm in arms])
@@ -146,7 +145,6 @@ def made_up(gains=None, slopes=None, spread=0.0, edges=(), diverged=()):
             "bin_count": ("bin", 19 * 4 ** np.arange(num_bins)),
         },
     )
-    assert data.loss.shape == shape
     for name in data.variables:
         data[name].attrs = {"long_name": name, "units": "1"}
     return analyze(data, bytes_per_token=4.0).assign_attrs(config=to_json(LAPTOP))

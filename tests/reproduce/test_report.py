@@ -169,6 +169,8 @@ def test_the_page_is_complete_and_needs_no_other_file(plane):
     for name in set(FIGURES) - {"stability_plane"}:
         assert f"python -m experiments run {name} --preset smoke" in html
     assert "viewport" in html
+    opened = re.findall(r"<details[^>]*?( open)?><summary>The deciding claims", html)
+    assert opened == [" open", *[""] * (len(QUESTIONS) - 1)]
 
 
 def test_a_claim_without_observations_says_so(plane):

@@ -55,9 +55,10 @@ FIGURE = Figure(
     "images, minus the contender's, {num_seeds} fresh seeds, mean and paired 95% interval, filled "
     "where Holm's procedure finds it different from zero; steps saved on the way to AdamW's own "
     "loss at three quarters of its run; the gain in test loss with one setting for all tasks, in "
-    "percent of a uniform guess's, {num_shared_seeds} fresh seeds. A ring marks an optimum beyond "
-    "which nothing was tried. The second page shows the course of the validation loss with the "
-    "target dotted, the third one validation loss versus learning rate at the chosen memory.",
+    "percent of a uniform guess's, {num_shared_seeds} fresh seeds. A ring marks an optimum with "
+    "nothing tried beyond its learning rate at its memory, or beyond its memory at its learning "
+    "rate. The second page shows the course of the validation loss with the target dotted, the "
+    "third one validation loss versus learning rate at the chosen memory.",
     presets={
         "smoke": Config(
             model=SMOKE_MODEL,

@@ -13,7 +13,7 @@ import json
 import math
 import operator
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING
 from typing import Any, TypeVar
 
@@ -58,6 +58,15 @@ def check_rising(**fields: Sequence[float]) -> None:
     for name, values in fields.items():
         rule = f"{name} must be two or more finite numbers that increase from above 0"
         require(len(values) >= 2 and rises(0, *values, math.inf), rule, list(values))
+
+
+def check_names(config: FigureConfig, name: str, known: Iterable[str], *needed: str) -> None:
+    """Raise ConfigError unless a field has distinct known names, at least one, with all needed."""
+    names, known = getattr(config, name), list(known)
+    including = f", including {' and '.join(needed)}" if needed else ""
+    rule = f"{name} must be distinct names from {', '.join(known)}{including}"
+    holds = bool(names) and len({*names}) == len(names) and {*needed} <= {*names} <= {*known}
+    require(holds, rule, names)
 
 
 def check_ks(ks: Sequence[int]) -> None:

@@ -59,7 +59,7 @@ def load_text(
       source: "embedded"; "tinyshakespeare" or "c4", which are downloaded; a file; or a pattern of
         files such as "c4/*.json.gz". Files with this ending are read as shards of C4, all others as
         UTF-8.
-      tokenizer: "bytes", "gpt2", or "pairs", the 4,096 that `load_corpus` has.
+      tokenizer: "bytes", "gpt2", or "pairs", the 4,096 byte pairs of `load_corpus`.
       context: Number of tokens that the model sees.
       cache: Folder for downloads and for tokens; "embedded" does not need it.
       num_shards: How many of C4's 1024 training shards are downloaded; each has about 150 million

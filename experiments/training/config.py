@@ -10,8 +10,9 @@ from experiments.data import CORPORA
 from models.nanogpt import GPTConfig
 
 LAPTOP_MODEL = GPTConfig(vocab_size=256, context=32, num_layers=1, num_heads=1, width=64)
-DEEP_MODEL = dataclasses.replace(LAPTOP_MODEL, num_layers=4, num_heads=2, width=128, qk_norm=True)
 """One layer with a head of the paper's size, the smallest network that verdicts may rest on."""
+DEEP_MODEL = dataclasses.replace(LAPTOP_MODEL, num_layers=4, num_heads=2, width=128, qk_norm=True)
+"""Four layers, for what may depend on depth."""
 SMOKE_MODEL = dataclasses.replace(LAPTOP_MODEL, context=16, width=16)
 LAPTOP_MINIMUM = {
     "model.num_layers": 1,
@@ -30,7 +31,7 @@ class TrainingConfig(FigureConfig):
 
     Attributes:
       corpus: The text, CPython's own documentation: "embedded" by bytes, "embedded_pairs" by 4,096
-        byte pairs, which need model.vocab_size=4096.
+        byte pairs, which need a model.vocab_size of at least 4096.
       model: The network; if its vocabulary is larger than the corpus's, some rows get no gradient.
       batch: Sequences in a batch.
       num_steps: Optimizer steps of every member.

@@ -63,7 +63,7 @@ def _kadam(at: Member, schedule: optax.Schedule) -> optax.GradientTransformation
     )
 
 
-def inputs(path: str, leaf: Any) -> tuple[int, ...]:
+def input_axes(path: str, leaf: Any) -> tuple[int, ...]:
     """Return the axes of a matrix's inputs.
 
     Queries, keys and values of each head stay apart; a convolution's kernel is a matrix from its
@@ -77,10 +77,10 @@ def _dimensions(path: Sequence[Any], leaf: Any) -> contrib.MuonDimensionNumbers 
     names = [str(getattr(key, "key", key)) for key in path]
     if leaf.ndim < 2 or LOOKED_UP & {*names}:
         return None
-    return contrib.MuonDimensionNumbers(inputs("/".join(names), leaf), output_axis=-1)
+    return contrib.MuonDimensionNumbers(input_axes("/".join(names), leaf), output_axis=-1)
 
 
-def matrices(params: Any) -> Any:
+def muon_dimensions(params: Any) -> Any:
     """Return Muon's dimension numbers of all parameters that are for it, None for others."""
     return tree_map_with_path(_dimensions, params)
 
@@ -95,7 +95,7 @@ def _muon(at: Member, schedule: optax.Schedule) -> optax.GradientTransformation:
         schedule,
         beta=at["b1"],
         weight_decay=at["weight_decay"],
-        muon_weight_dimension_numbers=matrices,
+        muon_weight_dimension_numbers=muon_dimensions,
         consistent_rms=ADAMS_SIZE,
         adam_b1=at["b1"],
         adam_b2=at["b2"],

@@ -16,9 +16,9 @@ from experiments.training.optimizers import (
     OPTIMIZERS,
     Member,
     Optimizer,
-    inputs,
+    input_axes,
     is_matrix,
-    matrices,
+    muon_dimensions,
     strategy_decays,
 )
 from kadam_jax import scale_by_adaptive_normalization, scale_to_rms
@@ -84,7 +84,9 @@ def _chained(stages: Stages) -> Optimizer:
 
 
 def _orthogonal(beta: Any, *, nesterov: bool = False) -> optax.GradientTransformation:
-    return contrib.scale_by_muon(beta=beta, nesterov=nesterov, weight_dimension_numbers=matrices)
+    return contrib.scale_by_muon(
+        beta=beta, nesterov=nesterov, weight_dimension_numbers=muon_dimensions
+    )
 
 
 CONTENDERS: dict[str, Contender] = {
@@ -111,7 +113,7 @@ CONTENDERS: dict[str, Contender] = {
     ),
     "normuon": Contender(
         "NorMuon: a stage per row after",
-        _chained(lambda at: (_orthogonal(at["b1"]), _stage(at, inputs))),
+        _chained(lambda at: (_orthogonal(at["b1"]), _stage(at, input_axes))),
         2e-2,
         0.9,
         0.95,

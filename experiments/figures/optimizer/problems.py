@@ -1,4 +1,4 @@
-"""What is trained: text with a network, a budget and a batch of several sizes; images."""
+"""What is trained: text, with several networks, budgets and batches, and images."""
 
 import dataclasses
 from collections.abc import Callable
@@ -152,7 +152,7 @@ def _images(config: Any, setting: Setting, num_steps: int, run: Run) -> Problem:
     return Problem(task, setting, num_steps, chance, course, measure)
 
 
-def train(
+def train_measured(
     of: Problem,
     optimizer: optax.GradientTransformation,
     seed: jax.Array,

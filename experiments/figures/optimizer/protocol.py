@@ -4,9 +4,9 @@ These are a coarse grid of learning rate and memory with one seed; steps of a co
 with the same seed; the best few with more seeds; and fresh seeds for what was chosen.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -16,7 +16,7 @@ from experiments.core.run import Run
 from experiments.core.store import coordinates, named, over
 from experiments.figures.optimizer.compass import Found, Place, coarse_grid, columns, search
 from experiments.figures.optimizer.contender_table import Contender
-from experiments.figures.optimizer.problems import Problem, train
+from experiments.figures.optimizer.problems import Problem, train_measured
 from experiments.training.config import LAPTOP_MODEL, ContendersConfig
 from experiments.training.schedules import SCHEDULES
 from experiments.training.tuning import Train, TunedConfig, trainer
@@ -90,18 +90,6 @@ class SearchedConfig(TunedConfig, ContendersConfig):
         require(holds, rule, self.num_points)
 
 
-def check_names(config: Any, name: str, table: Iterable[str], needed: str = "") -> None:
-    """Raise ConfigError unless a field holds distinct names of a table, with the needed one."""
-    names, known = getattr(config, name), list(table)
-    holds = bool(names) and len({*names}) == len(names) and {*names} <= {*known}
-    including = f", including {needed}" if needed else ""
-    require(
-        holds and (not needed or needed in names),
-        f"{name} must be distinct names from {', '.join(known)}{including}",
-        names,
-    )
-
-
 class Searched(NamedTuple):
     """A contender's search on a task, and the test of what was chosen."""
 
@@ -139,7 +127,7 @@ def trial(config: SearchedConfig, contender: Contender, of: Problem):
         rate = member["learning_rate"]
         at = {"eps": row.eps, **member, "b2": member["b2"] ** ratio}
         optimizer = row.make(at, lambda count: rate * shape(count))
-        return train(of, optimizer, member["seed"], config.num_points, row.evaluated)
+        return train_measured(of, optimizer, member["seed"], config.num_points, row.evaluated)
 
     return fn
 

@@ -14,7 +14,7 @@ import numpy as np
 import optax
 import xarray as xr
 
-from experiments.core.config import check_between, check_ks, check_rising, require
+from experiments.core.config import check_between, check_ks, check_names, check_rising, require
 from experiments.core.run import Run
 from experiments.core.stats import Estimate, at_end, number, student
 from experiments.core.store import coordinates, labeled, named, over
@@ -58,8 +58,7 @@ class ComparisonConfig:
         decays = self.weight_decays
         rule = "weight_decays must be numbers that are not negative"
         require(bool(decays) and min(decays) >= 0, rule, decays)
-        distinct = 0 < len(self.decays) == len(set(self.decays))
-        require(distinct, f"decays must be distinct names from {DECAYS}", self.decays)
+        check_names(self, "decays", DECAYS)
         rule = "num_seeds must be at least 2, since rivals are chosen on the other seeds"
         require(self.num_seeds >= 2, rule, self.num_seeds)
 

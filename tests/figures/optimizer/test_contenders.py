@@ -19,9 +19,9 @@ from experiments.figures.optimizer.contender_table import CONTENDERS, decays
 from experiments.figures.optimizer.contenders import FIGURE
 from experiments.figures.optimizer.contenders.analysis import analyze, steps_to
 from experiments.figures.optimizer.contenders.claims import CLAIMS, USEFUL
-from experiments.figures.optimizer.problems import TASKS, problem, train
+from experiments.figures.optimizer.problems import TASKS, problem, train_measured
 from experiments.figures.optimizer.protocol import trial
-from experiments.training.optimizers import matrices
+from experiments.training.optimizers import muon_dimensions
 from kadam_jax import is_exactly_stable, scale_by_adaptive_normalization, scale_to_rms
 from models.cnn import CNNConfig
 from tests.figures.contract import CORPUS, NETWORK, SMALL_NETWORK, Contract
@@ -75,7 +75,10 @@ def updates():
 
 
 def test_matrices_are_what_multiplies():
-    found = {name: numbers and numbers.reduction_axis for name, numbers in matrices(PARAMS).items()}
+    found = {
+        name: numbers and numbers.reduction_axis
+        for name, numbers in muon_dimensions(PARAMS).items()
+    }
     assert found == {
         "embedding": None,
         "qkv": (0,),
@@ -87,7 +90,7 @@ def test_matrices_are_what_multiplies():
 
 @pytest.mark.parametrize("name", MUONS)
 def test_muons_relatives_differ_on_matrices_alone(name, updates):
-    for key, numbers in matrices(PARAMS).items():
+    for key, numbers in muon_dimensions(PARAMS).items():
         same = np.allclose(updates[name][key], updates["muon"][key], rtol=1e-5)
         assert same == (numbers is None or name == "muon"), key
         if numbers is not None:
@@ -151,7 +154,9 @@ def test_the_course_ends_at_the_validation_loss(small_run):
     config = dataclasses.replace(SMALL, tasks=("text",), course_batches=SMALL.eval_batches)
     of = problem(config, "text", small_run)
     found = jax.jit(
-        lambda seed: train(of, optax.sgd(0.5), seed, config.num_points, lambda _, params: params)
+        lambda seed: train_measured(
+            of, optax.sgd(0.5), seed, config.num_points, lambda _, params: params
+        )
     )(3)
     assert found["course"].shape == (config.num_points,)
     np.testing.assert_allclose(found["course"][-1], found["validation"], rtol=1e-6)

@@ -92,6 +92,11 @@ def test_another_vocabulary_is_refused_before_training():
             compute(config, Run(CORPUS, None, None))
 
 
+def test_empty_bins_are_refused_before_training():
+    with pytest.raises(ConfigError, match=r"num_bins must be small .* got 500"):
+        compute(dataclasses.replace(SMALL, num_bins=500), Run(CORPUS, None, None))
+
+
 # Claims
 
 

@@ -31,8 +31,9 @@ SAVING = 5.0
 """Percent of AdamW's steps."""
 UNITS = {"text": "nats per token", "images": "percentage points"}
 SCALE = {
-    "text": "The longer search ends at a learning rate at which no shorter memory was tried, so "
-    "2-Adam may be better than measured; the estimates agree."
+    "text": "The longer search ends at a learning rate at which no shorter memory was tried, which "
+    "leaves the interval open; a quarter of a step away, shorter memories are worse. The estimates "
+    "agree."
 }
 """Why presets differ about k-Adam on a task."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import xarray as xr
 
-from experiments.core.config import check_least, require
+from experiments.core.config import check_least, check_names, require
 from experiments.core.run import Run
 from experiments.core.store import coordinates, named, over
 from experiments.figures.optimizer.compass import Found, Place, columns
@@ -18,7 +18,6 @@ from experiments.figures.optimizer.contenders.analysis import analyze
 from experiments.figures.optimizer.problems import TASKS, Problem, problem
 from experiments.figures.optimizer.protocol import (
     SearchedConfig,
-    check_names,
     leading,
     results,
     searched,

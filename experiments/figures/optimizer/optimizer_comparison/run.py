@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from experiments.core.config import check_least, check_rising, require
+from experiments.core.config import check_least, check_names, check_rising, require
 from experiments.core.run import Run
 from experiments.core.store import coordinates, named, over
 from experiments.figures.optimizer.optimizer_comparison.gains import NATS, analyze
@@ -94,11 +94,8 @@ class Config(TunedConfig, ContendersConfig):
     def __post_init__(self):
         super().__post_init__()
         names = self.optimizers
-        known = set(names) <= OPTIMIZERS.keys() and {ADAMW, KADAM} <= set(names)
-        rule = f"optimizers must be distinct names from {', '.join(OPTIMIZERS)}, including "
-        require(known and not _repeats(names), f"{rule}{ADAMW} and {KADAM}", names)
-        known = self.ks and set(self.ks) <= {2, 3}
-        require(known and not _repeats(self.ks), "ks must be 2, 3 or both", self.ks)
+        check_names(self, "optimizers", OPTIMIZERS, ADAMW, KADAM)
+        require(sorted(self.ks) in ([2], [3], [2, 3]), "ks must be 2, 3 or both", self.ks)
         for name in names:
             check_rising(**{f"grids.{name}.rates": self.grid(name).rates})
             rule = (
@@ -128,10 +125,6 @@ class Config(TunedConfig, ContendersConfig):
         few, most = self.num_finalists, rates * num_arms
         rule = f"num_finalists must be a multiple of {num_arms}, k-Adam's arms, and at most {most}"
         require(few % num_arms == 0 and 0 < few <= most, rule, few)
-
-
-def _repeats(items: tuple) -> bool:
-    return len(set(items)) < len(items)
 
 
 def _setting(k: int, strategy: str) -> Setting:

@@ -13,14 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
-from experiments.core.config import check_least, require
+from experiments.core.config import check_least, check_names, require
 from experiments.core.run import Run
 from experiments.core.stats import mean, number, paired_mean
 from experiments.core.store import coordinates, labeled, named
 from experiments.data import CORPORA, Corpus
 from experiments.figures.optimizer.contender_table import CONTENDERS, SGD
 from experiments.figures.optimizer.problems import Problem, problem, text_crops
-from experiments.figures.optimizer.protocol import SearchedConfig, check_names, results, searched
+from experiments.figures.optimizer.protocol import SearchedConfig, results, searched
 from experiments.training.config import LAPTOP_MODEL
 from experiments.training.optimizers import ADAMW
 from experiments.training.tasks import check_corpus
@@ -40,8 +40,8 @@ class Config(SearchedConfig):
 
     Attributes:
       contenders: Who is compared, always including "adamw".
-      num_bins: Bins of target tokens, from the rarest in the training text to the most frequent;
-        each has about as many test targets.
+      num_bins: Bins of target tokens, from the rarest in the training text to the most frequent,
+        with about the same number of test targets.
     """
 
     corpus: Literal[tuple(CORPORA)] = "embedded_pairs"
@@ -101,7 +101,7 @@ class Bins:
 
 
 def frequency_bins(counts: np.ndarray, targets: np.ndarray, num_bins: int) -> np.ndarray:
-    """Return the bin of each token, 0 for the rarest, with about as many of the targets in each.
+    """Return the bin of each token, 0 for the rarest; bins have about as many targets each.
 
     Tokens with the same number are in the same bin, so bins differ in size.
 
@@ -124,6 +124,8 @@ def compute(config: Config, run: Run) -> xr.Dataset:
     rule = f"model.vocab_size must be {corpus.vocab_size}, the number of the corpus's tokens"
     require(size == corpus.vocab_size, rule, size)
     bins = Bins(corpus, text_crops(config, config.model, corpus)[1], config.num_bins)
+    rule = "num_bins must be small enough for each bin to have test targets"
+    require(bins.sizes.all(), rule, config.num_bins)
     of = bins.measured(problem(config, "text", run))
     arms = [_contender(config, run, name, of) for name in config.contenders]
     data = xr.concat(arms, "arm").isel(task=0, drop=True).assign_coords(bins.labels())

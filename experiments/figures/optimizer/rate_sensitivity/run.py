@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
-from experiments.core.config import check_between, check_least, require
+from experiments.core.config import check_between, check_least, check_names, require
 from experiments.core.run import Run
 from experiments.figures.optimizer.rate_sensitivity.noise_response import noise_response
 from experiments.figures.optimizer.rate_sensitivity.optima import analyze
@@ -59,16 +59,10 @@ class Config(ContendersConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        known = OPTIMIZERS.keys() - {KADAM}
-        rule = f"optimizers must be {ADAMW} and then others of {', '.join(sorted(known))}"
-        holds = self.optimizers[:1] == (ADAMW,) and set(self.optimizers) <= known
-        require(holds, rule, self.optimizers)
-        rule = f"strategies must be one or more of {tuple(STRATEGIES)}"
-        holds = bool(self.strategies) and set(self.strategies) <= set(STRATEGIES)
-        require(holds, rule, self.strategies)
-        for name in ("optimizers", "strategies"):
-            names = getattr(self, name)
-            require(len(set(names)) == len(names), f"{name} must not repeat any", names)
+        check_names(self, "optimizers", [name for name in OPTIMIZERS if name != KADAM])
+        holds = self.optimizers[0] == ADAMW
+        require(holds, f"optimizers must begin with {ADAMW}", self.optimizers)
+        check_names(self, "strategies", STRATEGIES)
         check_least(self, num_rates=3, num_seeds=2, noise_steps=2, noise_entries=2)
         check_between(self, factor=(1, math.inf), tolerance=(0, math.inf))
 

@@ -14,6 +14,7 @@ from experiments.reproduce.pipeline import COMMITTED
 ROOT = Path(__file__).parents[1]
 DOCS, BUILT = ROOT / "docs", ROOT / "build" / "docs"
 FACES = ("kadam_jax", "kadam_jax.flow", "kadam_jax.invariance")
+GUIDE = DOCS / "guides" / "experiments.md"
 REFERENCE = (DOCS / "api" / "index.rst").read_text()
 LISTED = re.findall(r"^   ([A-Za-z][\w.]*)$", REFERENCE, re.M)
 TEXTS = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md"), *DOCS.glob("[a-z]*/*.md")])
@@ -72,6 +73,13 @@ def headings(text):
     """Return the headings of a page as links to them name them."""
     lines = re.findall(r"^#+ (.+)$", text, re.M)
     return {re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in lines}
+
+
+def test_examples_that_the_build_does_not_run_can_be_run(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    (example,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.S)
+    exec(example, {})
+    assert "mean_ratio" in capsys.readouterr().out
 
 
 def test_notebooks_are_texts_without_outputs():

@@ -10,10 +10,13 @@ import pytest
 
 from experiments.core.store import read_dataset
 from experiments.figures import discover
-from experiments.reproduce.pipeline import COMMITTED
+from experiments.reproduce.answers import counts, groups
+from experiments.reproduce.pipeline import COMMITTED, place
+from experiments.reproduce.report import judged
 
 PAGE = Path(__file__).parents[1] / "README.md"
 TEXT = PAGE.read_text()
+QUESTIONS = (PAGE.parent / "docs" / "faq.md").read_text()
 CORRECTIONS = (PAGE.parent / "docs" / "theory" / "index.md").read_text()
 FIGURES = discover()
 CLAIMS = {claim.id: claim for figure in FIGURES.values() for claim in figure.claims}
@@ -48,6 +51,13 @@ def test_stated_numbers_are_those_of_committed_datasets(stated):
     found = sorted(abs(end) for end in (estimate.low, estimate.value, estimate.high))
     low, high = (low, high) if low else (value, value)
     assert [float(low), float(value), float(high)] == pytest.approx(found, rel=5e-3)
+
+
+def test_counts_are_those_of_the_verdicts(tmp_path):
+    judgments = judged(place(tmp_path, figure, "laptop") for figure in FIGURES.values())
+    verdicts = counts(groups(judgments.values()).values())
+    for text in (TEXT, QUESTIONS):
+        assert verdicts in text.replace("\n", " ")
 
 
 def test_counts_are_those_of_the_catalog():

@@ -66,6 +66,10 @@ def _said(number: int, group: str) -> str:
     return said.replace("holds", "hold").replace("does", "do").replace("is not", "are not")
 
 
+ALONE = " (no interval)"
+"""What follows a formula's value, a count or a maximum over all members."""
+
+
 class Answer(NamedTuple):
     """An answer to a question.
 
@@ -120,8 +124,8 @@ def answer(judgments: Sequence[Judgment], phrases: Mapping[str, str]) -> Answer:
 
 def _clause(judgment: Judgment, phrase: str) -> str:
     """Return a claim's phrase with its number, and what the claim needs."""
-    estimate, accept = measured(judgment.estimate, 3), needed(judgment.claim.accept)
-    return f"{phrase.format(estimate)} (needed: {accept})"
+    estimate = measured(judgment.estimate, 3).removesuffix(ALONE)
+    return f"{phrase.format(estimate)} (needed: {needed(judgment.claim.accept)})"
 
 
 def holding(judgment: Judgment) -> str:
@@ -171,14 +175,14 @@ def more_observations(judgment: Judgment) -> str:
 def measured(estimate: Estimate, digits: int = 4) -> str:
     """Return a value with its interval, all to the last digit that the interval's width decides.
 
-    Without an interval, "(exact)" says that nothing was sampled.
+    Without an interval, `ALONE` says so.
 
     Args:
       estimate: The value with its interval.
       digits: Significant digits of an exact value; the width of an interval has one less.
 
     >>> measured(Estimate(-0.041, -0.05123, -0.03, 5), 3), measured(Estimate(1.0, 1.0, 1.0, 9))
-    ('-0.041 [-0.051, -0.030]', '1 (exact)')
+    ('-0.041 [-0.051, -0.030]', '1 (no interval)')
     >>> measured(Estimate(7.13e-8, 4.84e-8, 1.1e-7, 5))
     '7.13e-08 [4.84e-08, 1.10e-07]'
     >>> measured(Estimate(math.nan, math.nan, math.nan, 0))
@@ -188,7 +192,7 @@ def measured(estimate: Estimate, digits: int = 4) -> str:
     if estimate.n == 0:
         return f"{number(value, digits)} (no observations)"
     if low == high == value:
-        return f"{number(value, digits)} (exact)"
+        return f"{number(value, digits)}{ALONE}"
     value, low, high = _alike((value, low, high), digits - 1)
     return f"{value} [{low}, {high}]"
 

@@ -20,8 +20,8 @@ FIGURE = Figure(
             ),
             (
                 "largest-c-generalizes-fastest",
-                "the largest C has a test loss of {} nats per token above that of the best other "
-                "point",
+                "the test loss of the largest C minus that of the best other point is {} nats per "
+                "token",
             ),
         )
         for b2 in claims.CURVES

@@ -441,7 +441,11 @@ def _path(text: str) -> Path:
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "names": dict(nargs="+", metavar="NAME", help="as `list` shows them"),
-    "--preset": dict(choices=PRESETS, default="laptop", help="default: laptop"),
+    "--preset": dict(
+        choices=PRESETS,
+        default="laptop",
+        help="default: laptop; some figures have evening, and train does not",
+    ),
     "--set": dict(
         action="append",
         default=[],

@@ -218,7 +218,7 @@ def write_dataset(path: Path, dataset: xr.Dataset) -> None:
     write_checked(path, bytes(dataset.to_netcdf(engine="h5netcdf", encoding=encoding)))
 
 
-def read_dataset(path: Path) -> xr.Dataset:
+def read_dataset(path: str | Path) -> xr.Dataset:
     """Read a dataset into memory and close its file.
 
     Raises:
@@ -226,7 +226,7 @@ def read_dataset(path: Path) -> xr.Dataset:
       DamagedFile: If it is not, bit for bit, one that `write_dataset` wrote, if it has another
         schema, or if an attribute's type is not the one that this version writes.
     """
-    content = read_checked(path)
+    content = read_checked(Path(path))
     try:
         dataset = xr.load_dataset(io.BytesIO(content), engine="h5netcdf")
     except Exception as error:  # HDF5's readers raise anything for lookalike files

@@ -68,7 +68,7 @@ def dataset():
 def test_a_dataset_comes_back_unchanged(tmp_path):
     path = tmp_path / "new" / "data.nc"
     write_dataset(path, dataset())
-    back = read_dataset(path)
+    back = read_dataset(str(path))
     xr.testing.assert_identical(back, dataset())
     assert back.loss.dtype == np.float32
     assert files(tmp_path) == ["new/data.nc"]

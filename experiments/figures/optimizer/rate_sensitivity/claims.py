@@ -90,6 +90,8 @@ CLAIMS: tuple[Claim, ...] = (
         correction="Its basin, as interpolated, is narrower, by less than the grid can resolve. "
         "The bound on updates, which is Adam's own with other decays, says nothing about learning "
         "rates.",
+        scale="On the deeper network its basin is narrower by more, but widths differ too much "
+        "among six seeds to decide.",
     ),
     claim(
         id="update-size-predicts-the-rate",

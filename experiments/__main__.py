@@ -442,9 +442,7 @@ def _path(text: str) -> Path:
 OPTIONS: dict[str, dict[str, Any]] = {
     "names": dict(nargs="+", metavar="NAME", help="as `list` shows them"),
     "--preset": dict(
-        choices=PRESETS,
-        default="laptop",
-        help="default: laptop; some figures have evening, and train does not",
+        choices=PRESETS, default="laptop", help="default: laptop; only some figures have evening"
     ),
     "--set": dict(
         action="append",

@@ -49,15 +49,17 @@ _context_of_thread = None
 with contextlib.suppress(ImportError, AttributeError):
     from jax._src.interpreters import mlir
 
-    def _make_context(make=mlir.make_ir_context):
-        try:
-            mlir.ir.Context.current  # noqa: B018
-        except ValueError:
-            return _context_of_thread(threading.get_ident())
-        return make()
+    _make = mlir.make_ir_context
+    _context_of_thread = functools.cache(lambda thread: _make())
 
-    _context_of_thread = functools.cache(lambda thread, make=mlir.make_ir_context: make())
-    mlir.make_ir_context = _make_context
+    def _shared_or_new():
+        try:
+            outer = mlir.ir.Context.current
+        except ValueError:
+            outer = None
+        return _make() if outer else _context_of_thread(threading.get_ident())
+
+    mlir.make_ir_context = _shared_or_new
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -265,7 +265,8 @@ def _questions(
         of = [section_of[figure.name] for figure in asking if figure.name in section_of]
         own = {j.claim.id: j for section in of for j in section.judgments}
         phrases = {k: v for figure in asking for k, v in figure.decided_by.items()}
-        said = answer([own[claim] for claim in phrases if claim in own], phrases)
+        deciding = tuple(claim for claim in phrases if claim in own)
+        said = answer([own[claim] for claim in deciding], phrases)
         drawn_first = [j.claim.figure for j in said.quoted] + [x.place.figure.name for x in of]
         pictured = {x.place.figure.name: x for x in of if x.thumbnail}
         shown = next((pictured[name] for name in drawn_first if name in pictured), None)
@@ -274,16 +275,7 @@ def _questions(
             has = [its[claim] for claim in phrases if claim in its]
             if (there := answer(has, phrases)).quoted:
                 elsewhere.append((name, len(has), there.sentence))
-        found.append(
-            Question(
-                text,
-                said.sentence,
-                shown,
-                tuple(claim for claim in phrases if claim in own),
-                tuple(own),
-                tuple(elsewhere),
-            )
-        )
+        found.append(Question(text, said.sentence, shown, deciding, tuple(own), tuple(elsewhere)))
     return found
 
 

@@ -350,7 +350,7 @@ def discrete_run(grad_fn, start, learning_rate, num_steps, **options):
 
 
 def lag_in_steps(b1, b2, bias_correction):
-    """How far the flow can lag behind the discrete run, whose first updates all equal sign(g).
+    """Return by how many steps the flow can trail the discrete run, which starts with sign(g).
 
     dθ/dt, 0 at first, approaches u with time constant η/2, and u itself starts from sign(g) only
     with the continuous correction. Before g changes, η(1/2 + ∫(1-|u|)ds) is missing.

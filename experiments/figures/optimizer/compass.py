@@ -1,16 +1,18 @@
-"""The search of each contender: a coarse grid, steps of a compass, and finalists, as many for all.
+"""The search of each contender: a grid, steps of a compass, closing steps and finalists.
 
-A place is a pair of numbers (rate, memory): the learning rate is 2^rate times that of the
-contender's row, and its averages remember 2^-memory times as long.
+All contenders have as many of each. A place is a pair of numbers (rate, memory): the learning rate
+is 2^rate times that of the contender's row, and its averages remember 2^-memory times as long.
 """
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from experiments.figures.optimizer.contender_table import Contender, decays
-from experiments.training.tuning import Train, Tuned, lowest, tune
+from experiments.training.tuning import Train, Tuned, lowest, lowest_few, tune
 
 Place = tuple[float, float]
 COMPASS = ((1, 0), (-1, 0), (0, 1), (0, -1))
@@ -60,13 +62,16 @@ def _around(number: int) -> range:
     return range(-(number // 2), number - number // 2)
 
 
-def neighbors(best: Place, tried: Sequence[Place]) -> list[Place]:
-    """Return one new place in each direction: a factor of 2 away, of √2 if that is known, ...
+def neighbors(tried: Sequence[Place]) -> list[Place]:
+    """Return a new place in each direction from the best: a factor of 2 away, of √2 if known, ...
 
-    >>> neighbors((0.0, 0.0), [(0.0, 0.0), (1.0, 0.0)])
+    Args:
+      tried: The places tried, the best one first.
+
+    >>> neighbors([(0.0, 0.0), (1.0, 0.0)])
     [(0.5, 0.0), (-1.0, 0.0), (0.0, 1.0), (0.0, -1.0)]
     """
-    found = []
+    best, found = tried[0], []
     for rate, memory in COMPASS:
         step = 1.0
         while (place := (best[0] + step * rate, best[1] + step * memory)) in tried:
@@ -75,44 +80,74 @@ def neighbors(best: Place, tried: Sequence[Place]) -> list[Place]:
     return found
 
 
+def beyond(contender: Contender, tried: Sequence[Place], place: Place) -> Iterator[Place]:
+    """Yield a new place on each side of a place on which nothing was tried, a factor of 2 away.
+
+    Only places that differ in one coordinate count, and no memory has nothing beyond.
+
+    >>> from experiments.figures.optimizer.contender_table import CONTENDERS
+    >>> list(beyond(CONTENDERS["adamw"], coarse_grid(3, 3), (1.0, 0.0)))
+    [(2.0, 0.0)]
+    """
+    away = [(rate - place[0], memory - place[1]) for rate, memory in tried]
+    for rate, memory in COMPASS:
+        ahead = any(x * rate + y * memory > 0 == x * memory - y * rate for x, y in away)
+        if not ahead and (memory <= 0 or any(decays(contender, place[1]))):
+            yield place[0] + rate, place[1] + memory
+
+
+def closing(contender: Contender, tried: Sequence[Place]) -> list[Place]:
+    """Return as many new places as a step of the compass has, `beyond` the best ones tried.
+
+    A search that ends with such steps rarely ends at an edge of what it tried.
+
+    Args:
+      contender: The contender.
+      tried: The places tried, the best one first.
+
+    >>> from experiments.figures.optimizer.contender_table import CONTENDERS
+    >>> closing(CONTENDERS["adamw"], [(1.0, 0.0), (0.0, 0.0)])
+    [(2.0, 0.0), (1.0, 1.0), (1.0, -1.0), (-1.0, 0.0)]
+    """
+    new = (found for place in tried for found in beyond(contender, tried, place))
+    return list(itertools.islice(dict.fromkeys(new), len(COMPASS)))
+
+
 def search(config: Any, contender: Contender, train: Train) -> Found:
     """Choose a contender's learning rate and memory on one task.
 
     Args:
-      config: Has `places`, the coarse grid, `num_rounds`, `num_finalists` and `tuning_seeds`.
+      config: Has `places`, the coarse grid, `num_rounds`, `num_closings`, `num_finalists` and
+        `tuning_seeds`.
       contender: The contender.
       train: Trains candidates.
 
     Returns:
       The choice; every contender is given the same number of runs.
     """
-    tried, first = list(config.places), None
-    for turn in range(config.num_rounds + 1):
-        new = tried if first is None else neighbors(tried[_best(first)], tried)
+    tried = list(config.places)
+    first = train("round0", columns(contender, tried), config.tuning_seeds[:1])
+    steps = [neighbors] * config.num_rounds + [partial(closing, contender)] * config.num_closings
+    for turn, step in enumerate(steps, 1):
+        new = step(_ranked(tried, first))
         found = train(f"round{turn}", columns(contender, new), config.tuning_seeds[:1])
-        first = found if first is None else _joined(first, found)
-        tried = tried if new is tried else [*tried, *new]
+        first = {key: np.concatenate([x, found[key]], 1) for key, x in first.items()}
+        tried += new
     tuned = tune(train, columns(contender, tried), config.tuning_seeds, config.num_finalists, first)
     return Found(tried, tuned, at_edge(contender, tried, tried[int(tuned.chosen[0])]))
 
 
-def _best(found: Mapping[str, np.ndarray]) -> int:
-    return int(lowest(found["validation"][0, :, 0]))
-
-
-def _joined(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    return {key: np.concatenate([x, other[key]], 1) for key, x in one.items()}
+def _ranked(tried: Sequence[Place], found: Mapping[str, np.ndarray]) -> list[Place]:
+    """Return the places tried, the one with the lowest validation loss first."""
+    return [tried[at] for at in lowest_few(found["validation"][0, :, 0], len(tried))]
 
 
 def at_edge(contender: Contender, tried: Sequence[Place], chosen: Place) -> tuple[bool, bool]:
-    """Return whether nothing was tried beyond a place, along each axis; no memory is not an edge.
+    """Return whether nothing was tried on some side of a place, along each axis.
 
     >>> from experiments.figures.optimizer.contender_table import CONTENDERS
     >>> at_edge(CONTENDERS["adamw"], coarse_grid(3, 3), (1.0, 0.0))
     (True, False)
     """
-    rate, memory = chosen
-    rates = [other for other, its in tried if its == memory]
-    memories = [its for other, its in tried if other == rate]
-    shortest = memory == max(memories) and any(decays(contender, memory))
-    return rate in (min(rates), max(rates)), memory == min(memories) or shortest
+    found = list(beyond(contender, tried, chosen))
+    return any(rate != chosen[0] for rate, _ in found), any(its != chosen[1] for _, its in found)

@@ -1,7 +1,8 @@
 """The protocol by which contenders are compared: each is given the same number of runs on a task.
 
-These are a coarse grid of learning rate and memory with one seed; steps of a compass from the best,
-with the same seed; the best few with more seeds; and fresh seeds for what was chosen.
+These are a coarse grid of learning rate and memory with one seed; with the same seed steps of a
+compass from the best, and steps beyond the best wherever nothing was tried; the best few with more
+seeds; and fresh seeds for what was chosen.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,14 @@ import xarray as xr
 from experiments.core.config import check_least, require
 from experiments.core.run import Run
 from experiments.core.store import coordinates, named, over
-from experiments.figures.optimizer.compass import Found, Place, coarse_grid, columns, search
+from experiments.figures.optimizer.compass import (
+    COMPASS,
+    Found,
+    Place,
+    coarse_grid,
+    columns,
+    search,
+)
 from experiments.figures.optimizer.contender_table import Contender
 from experiments.figures.optimizer.problems import Problem, train_measured
 from experiments.training.config import LAPTOP_MODEL, ContendersConfig
@@ -37,6 +45,8 @@ class SearchedConfig(TunedConfig, ContendersConfig):
       num_memories: Memories of the coarse grid, each half the one before: all decays of a
         contender are moved so that 1 minus the decay doubles.
       num_rounds: Steps of the compass; each tries four settings around the best one.
+      num_closings: Closing steps; each tries four settings beyond the best ones, on the sides on
+        which nothing was tried.
       num_finalists: How many of the settings are trained with all tuning seeds.
       num_points: How often the loss is measured in the course of a run.
       course_batches: Batches of text for that.
@@ -44,9 +54,10 @@ class SearchedConfig(TunedConfig, ContendersConfig):
 
     model: GPTConfig = LAPTOP_MODEL
     learning_rate: float = 1.0
-    num_rates: int = 8
+    num_rates: int = 6
     num_memories: int = 3
-    num_rounds: int = 2
+    num_rounds: int = 1
+    num_closings: int = 4
     num_finalists: int = 4
     num_tuning_seeds: int = 3
     num_seeds: int = 12
@@ -69,7 +80,8 @@ class SearchedConfig(TunedConfig, ContendersConfig):
     @property
     def num_tried(self) -> int:
         """Number of settings that each contender tries on each task."""
-        return self.num_rates * self.num_memories + 4 * self.num_rounds
+        steps = self.num_rounds + self.num_closings
+        return self.num_rates * self.num_memories + len(COMPASS) * steps
 
     def __post_init__(self):
         super().__post_init__()
@@ -79,6 +91,7 @@ class SearchedConfig(TunedConfig, ContendersConfig):
             num_rates=2,
             num_memories=1,
             num_rounds=0,
+            num_closings=0,
             num_finalists=1,
             num_tuning_seeds=2,
             course_batches=1,

@@ -14,7 +14,7 @@ from experiments.core.claims import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, judg
 from experiments.core.config import to_json
 from experiments.core.run import Run
 from experiments.core.stats import paired_mean
-from experiments.figures.optimizer.compass import search
+from experiments.figures.optimizer.compass import beyond, closing, search
 from experiments.figures.optimizer.contender_table import CONTENDERS, decays
 from experiments.figures.optimizer.contenders import FIGURE
 from experiments.figures.optimizer.contenders.analysis import analyze, steps_to
@@ -181,29 +181,71 @@ def test_squares_remember_as_many_tokens_in_larger_batches(small_run, monkeypatc
         assert seen["b2"] == b2
 
 
+def landscape(optimum, row, noise=0.0):
+    """Return a `train` whose losses are a valley with its bottom at `optimum`, and counts runs."""
+    rng, drawn = np.random.default_rng(0), {}
+
+    def train(stage, candidates, seeds):
+        rates = np.log2(candidates["learning_rate"] / row.rate)
+        memories = np.log2((1 - candidates["b2"]) / (1 - row.b2))
+        losses = (rates - optimum[0]) ** 2 + (memories - optimum[1]) ** 2
+        for place in zip(rates.ravel(), memories.ravel(), strict=True):
+            for seed in seeds:
+                drawn.setdefault((*place, seed), rng.normal(scale=noise))
+        train.runs += losses.size * len(seeds)
+        noises = [
+            [drawn[rate, memory, seed] for seed in seeds]
+            for rate, memory in zip(rates.ravel(), memories.ravel(), strict=True)
+        ]
+        return {"validation": losses[..., None] + np.reshape(noises, (*losses.shape, -1))}
+
+    train.runs = 0
+    return train
+
+
+SEARCHED = dataclasses.replace(SMALL, num_rates=3, num_memories=3)
+
+
+@pytest.mark.parametrize(("rounds", "closings"), [(4, 0), (1, 4), (0, 4)])
 @pytest.mark.parametrize("optimum", [(0.0, 0.0), (2.0, -1.0), (-3.0, 0.0)])
-def test_the_search_finds_an_optimum_beyond_its_grid(optimum):
+def test_the_search_finds_an_optimum_beyond_its_grid(optimum, rounds, closings):
     """The valley's bottom is `optimum`; the grid reaches from -1 to 1."""
-    config = dataclasses.replace(SMALL, num_rates=3, num_memories=3, num_rounds=4)
-    row = CONTENDERS["adamw"]
-    trained = []
-
-    def quadratic(stage, candidates, seeds):
-        rate = np.log2(candidates["learning_rate"] / row.rate)
-        memory = np.log2((1 - candidates["b2"]) / (1 - row.b2))
-        loss = (rate - optimum[0]) ** 2 + (memory - optimum[1]) ** 2
-        trained.append(loss.size * len(seeds))
-        return {"validation": np.repeat(loss[..., None], len(seeds), -1)}
-
-    found = search(config, row, quadratic)
+    config = dataclasses.replace(SEARCHED, num_rounds=rounds, num_closings=closings)
+    train = landscape(optimum, CONTENDERS["adamw"])
+    found = search(config, CONTENDERS["adamw"], train)
     assert found.places[int(found.tuned.chosen[0])] == optimum
     assert found.at_edge == (False, False)
     assert len(found.places) == len({*found.places}) == config.num_tried
-    assert sum(trained) == config.runs
+    assert train.runs == config.runs
+
+
+def test_closing_steps_leave_nearly_no_optimum_at_an_edge():
+    """Noise moves the best place of a compass to rows and columns in which it is alone."""
+    row = CONTENDERS["adamw"]
+    optima = np.random.default_rng(1).uniform(-1.5, 1.5, (40, 2))
+
+    def edges(config):
+        found = [search(config, row, landscape(at, row, 0.3)) for at in optima]
+        return np.mean([its.at_edge for its in found])
+
+    compass = dataclasses.replace(EVENING, num_rounds=2, num_closings=0)
+    assert 5 * edges(EVENING) < edges(compass)
+
+
+@pytest.mark.parametrize("name", ["adamw", "rmsprop"])
+def test_nothing_is_tried_beyond_no_memory(name):
+    row = CONTENDERS[name]
+    assert any(decays(row, 2.0))
+    assert not any(decays(row, 5.0))
+    places = [(0.0, 2.0), (0.0, 5.0), (1.0, 5.0), (-1.0, 5.0)]
+    assert set(beyond(row, places, (0.0, 5.0))) == set()
+    assert closing(row, places) == [(1.0, 2.0), (-1.0, 2.0), (0.0, 1.0), (2.0, 5.0)]
 
 
 def test_a_finalist_that_diverges_does_not_hide_the_chosen_one():
-    config = dataclasses.replace(SMALL, num_rates=3, num_memories=1, num_rounds=0, num_finalists=2)
+    config = dataclasses.replace(
+        SMALL, num_rates=3, num_memories=1, num_rounds=0, num_closings=0, num_finalists=2
+    )
 
     calls = []
 
@@ -431,6 +473,7 @@ CONTRACT = Contract(
         {"num_rates": 1},
         {"num_memories": 0},
         {"num_rounds": -1},
+        {"num_closings": -1},
         {"num_finalists": 0},
         ({"num_finalists": 9}, "num_finalists must be at most 6"),
         {"num_tuning_seeds": 1},

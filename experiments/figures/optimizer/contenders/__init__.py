@@ -1,9 +1,10 @@
 """k-Adam, Muon with stages around it, and their rivals on text and images (not in the paper).
 
 On each task every contender has the same number of runs of the same length: the coarse grid of
-learning rates and memories with the first tuning seed; steps of a compass, each to four settings
-around the best one; the finalists with all tuning seeds, whose mean validation loss at the end of
-the decay chooses; and fresh seeds for the choice. Memory is one axis for all decays of a contender:
+learning rates and memories with the first tuning seed; a step of a compass, to four settings around
+the best one; closing steps, each to four settings beyond the best ones, on sides on which nothing
+was tried; the finalists with all tuning seeds, whose mean validation loss at the end of the decay
+chooses; and fresh seeds for the choice. Memory is one axis for all decays of a contender:
 1 - b1 and 1 - b2 are multiplied by the same power of two. Weight decay is not searched. With a
 larger batch, b2 is raised to the power by which the batch grows, so that averages of squares
 remember the same number of tokens.
@@ -20,8 +21,8 @@ over tasks.
 
 On each task a contender has one run for each setting tried, `num_finalists` times
 (`num_tuning_seeds` - 1) more that choose among the finalists, and `num_seeds` + `num_shared_seeds`
-with fresh seeds: 56 at the preset evening and 44 at laptop. The dataset's `wall_seconds` is the
-time of all of them.
+with fresh seeds: 62 at the preset evening and 56 at laptop. The dataset's `wall_seconds` is the
+time of all of them, unless some were found finished.
 """
 
 from experiments.core.figure import Figure
@@ -72,6 +73,7 @@ FIGURE = Figure(
             num_rates=2,
             num_memories=1,
             num_rounds=1,
+            num_closings=1,
             num_finalists=2,
             num_tuning_seeds=2,
             num_seeds=2,
@@ -87,8 +89,7 @@ FIGURE = Figure(
                 *("adamw", "kadam_2", "kadam_2_scaled"),
                 *("muon", "muon_before", "adamuon", "muon_both"),
             ),
-            num_rates=6,
-            num_rounds=1,
+            num_closings=3,
             num_finalists=3,
             num_seeds=12,
             chunk_size=2,

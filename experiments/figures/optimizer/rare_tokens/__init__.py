@@ -1,12 +1,12 @@
 """Rare tokens: text in byte pairs, with and without normalization stages (not in the paper).
 
 The corpus is the embedded text in 4,096 byte pairs that are trained on its training part. Each
-contender is searched as in `contenders`: the coarse grid with the first tuning seed, steps of a
-compass, the finalists with all tuning seeds, and fresh seeds for the choice. Test targets are in
-bins by how often the target occurs in the training part. Each bin has about the same number of test
-targets, and tokens that occur equally often are in the same bin. The mean of the bins' losses,
-weighted by `bin_share`, is the test loss. `adamw_loss_per_byte` is a loss per token divided by
-`bytes_per_token`, so it compares with losses of text by bytes.
+contender is searched as in `contenders`: the coarse grid with the first tuning seed, a step of a
+compass, closing steps, the finalists with all tuning seeds, and fresh seeds for the choice. Test
+targets are in bins by how often the target occurs in the training part. Each bin has about the same
+number of test targets, and tokens that occur equally often are in the same bin. The mean of the
+bins' losses, weighted by `bin_share`, is the test loss. `adamw_loss_per_byte` is a loss per token
+divided by `bytes_per_token`, so it compares with losses of text by bytes.
 
 SGD is the one contender without normalization. Kunstner et al. (2024, arXiv 2402.19449) find that
 it falls behind Adam because the losses of rare tokens hardly fall.
@@ -45,6 +45,7 @@ FIGURE = Figure(
             num_rates=2,
             num_memories=1,
             num_rounds=1,
+            num_closings=1,
             num_finalists=2,
             num_tuning_seeds=2,
             num_seeds=2,
@@ -53,7 +54,7 @@ FIGURE = Figure(
             eval_batches=4,
             chunk_size=2,
         ),
-        "laptop": Config(num_rates=6, num_rounds=1, num_finalists=3, chunk_size=2),
+        "laptop": Config(num_closings=3, num_finalists=3, chunk_size=2),
         "evening": Config(num_steps=1600, warmup_steps=160, num_seeds=20),
         "paper": Config(  # Appendix P's network and steps
             model=GPTConfig(vocab_size=4096),

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
+from jax.core import Tracer, eval_jaxpr
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
 from kadam_jax._checks import check_choice, check_function, check_integer, require
@@ -31,10 +31,13 @@ MemberFn = Callable[[dict[str, Any]], Any]
 # compile, and then run in 9 to 37% less time.
 _SERIAL_PLATFORMS = frozenset({"cpu"})
 
+# A constant of a program with at least so many bytes is made an argument.
+_LARGE = 2**20
+
 # Identity of a swept function -> its jitted programs. An entry is dropped with its function, to
 # which a program holds only a weak reference. Functions need not be hashable: their identity is
 # their id.
-_PROGRAMS: dict[tuple[int, ...], dict[Any, Callable[..., Any]]] = {}
+_PROGRAMS: dict[tuple[int, ...], dict[Any, "_Program"]] = {}
 
 
 class Members(dict[str, Column]):
@@ -412,8 +415,6 @@ def _runner(
         chunk = {name: column[places] for name, column in columns.items()}
         try:
             placed = {name: _place(column, sharding) for name, column in chunk.items()}
-            if not _setting("jax_disable_jit"):
-                _refuse_tracers(jax.make_jaxpr(program)(placed).consts)
             results = program(placed)
             _refuse_tracers(jax.tree.leaves(results))
             results = jax.tree.map(_fetch, results)
@@ -464,7 +465,7 @@ def _check_agreement(mesh: Mesh, columns: Mapping[str, Column], options: Any) ->
 
 def _program_of(
     fn: MemberFn, fixed: dict[str, Any], batching: str, mesh: Mesh | None
-) -> Callable[[Mapping[str, Column]], Any]:
+) -> "_Program":
     """Return the jitted program of `fn`, kept as long as `fn` (a method's object) lives."""
     parts = (fn.__func__, fn.__self__) if isinstance(fn, types.MethodType) else (fn,)
     identity = tuple(map(id, parts))
@@ -493,7 +494,7 @@ def _program_of(
 
 def _jitted(
     alive: Callable[[], MemberFn], fixed: Mapping[str, Any], batching: str, mesh: Mesh | None
-) -> Callable[[Mapping[str, Column]], Any]:
+) -> "_Program":
     """Return the program for a chunk: columns (num_members, ...) to results (num_members, ...)."""
 
     def one(member):
@@ -503,14 +504,62 @@ def _jitted(
         return results
 
     chunk = partial(jax.lax.map, one) if batching == "map" else jax.vmap(one)
-    if mesh is not None:
-        # Each device loops over its own members. check_vma would require fn's scan carries to be
-        # marked as varying over the mesh, which fn does not know about.
-        spec = PartitionSpec(mesh.axis_names)
-        chunk = jax.shard_map(chunk, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
-        if mesh.is_multi_process:  # every process reads all results
-            return jax.jit(chunk, out_shardings=NamedSharding(mesh, PartitionSpec()))
-    return jax.jit(chunk)
+    if mesh is None:
+        return _Program(jax.jit, chunk)
+    # Each device loops over its own members. check_vma would require fn's scan carries to be
+    # marked as varying over the mesh, which fn does not know about.
+    spec = PartitionSpec(mesh.axis_names)
+    chunk = jax.shard_map(chunk, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    if mesh.is_multi_process:  # every process reads all results
+        return _Program(partial(jax.jit, out_shardings=everywhere), chunk, everywhere)
+    return _Program(jax.jit, chunk, everywhere)
+
+
+class _Program:
+    """A jitted function of columns; large arrays that it closes over are arguments, placed once.
+
+    As constants they would be copied when the program is compiled, and again by every program.
+    """
+
+    def __init__(
+        self,
+        jit: Callable[..., Any],
+        fn: Callable[[Mapping[str, Column]], Any],
+        everywhere: Sharding | None = None,
+    ):
+        self._jit, self._program, self._everywhere = jit, jit(fn), everywhere
+        self._with_arguments: dict[Any, tuple[Any, ...]] = {}
+
+    def __call__(self, columns: Mapping[str, Any]) -> Any:
+        program, large = self._program_for(columns)
+        return program(*large, columns)
+
+    def lower(self, columns: Mapping[str, Any]) -> Any:
+        program, large = self._program_for(columns)
+        return program.lower(*large, columns)
+
+    def _program_for(self, columns: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...]]:
+        """Return a jitted program, and its arguments before the columns."""
+        if _setting("jax_disable_jit"):
+            return self._program, ()
+        _refuse_tracers(jax.make_jaxpr(self._program)(columns).consts)
+        traced = self._program.trace(columns)  # kept by jit, so the same object each time
+        jaxpr, consts = traced.jaxpr, dict(enumerate(traced.jaxpr.consts))
+        large = [at for at, const in consts.items() if getattr(const, "nbytes", 0) >= _LARGE]
+        if not large:
+            return self._program, ()
+        where = self._everywhere or next(iter(columns.values())).sharding
+        if (key := (id(jaxpr), where)) not in self._with_arguments:
+
+            def program(large, columns):
+                inputs = (consts | large).values(), *jax.tree.leaves(columns)
+                results = eval_jaxpr(jaxpr.jaxpr, *inputs)
+                return jax.tree.unflatten(jax.tree.structure(traced.out_info), results)
+
+            placed = {at: _place(consts[at], where) for at in large}
+            self._with_arguments[key] = self._jit(program), (placed,)
+        return self._with_arguments[key]
 
 
 def _refuse_tracers(values: Iterable[Any]) -> None:

@@ -338,6 +338,44 @@ def test_a_second_sweep_compiles_nothing(mesh, batching, compilations):
     assert not compilations
 
 
+LARGE = np.arange(2**18, dtype=np.float32)
+"""One MiB, which is an argument of a program and no constant of it."""
+
+
+def gather(member):
+    def add(total, place):
+        return total + jnp.asarray(LARGE)[place] + jnp.asarray(LARGE[:8])[place % 8], None
+
+    places = member["x"] + jnp.arange(3)
+    return {"sum": jax.lax.scan(add, 0.0, places)[0], "x": member["x"]}
+
+
+@every_batching
+@one_device_or_eight
+def test_large_arrays_of_a_function_are_arguments(mesh, batching, compilations):
+    fn, traces = counting(gather)
+    mesh = MESHES[mesh]
+    members, options = points(x=range(5)), {"batching": batching, "mesh": mesh}
+    results = sweep(fn, members, chunk_size=2, **options)
+    one = jax.jit(gather)
+    expected = [one({"x": x}) for x in range(5)]
+    chex.assert_trees_all_equal(results, jax.tree.map(lambda *rows: np.stack(rows), *expected))
+    compilations.clear()
+    sweep(fn, members, chunk_size=2, **options)
+    assert len(traces) == 1
+    assert not compilations
+    where = mesh and NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+    columns = {"x": jax.device_put(np.arange(8), where)}
+    program = members_module._program_of(fn, {}, batching, mesh)
+    assert len(program.lower(columns).as_text()) < LARGE.nbytes / 8
+
+
+def test_large_arrays_follow_the_default_device():
+    for device in jax.devices()[:2]:
+        with jax.default_device(device):
+            assert sweep(gather, points(x=[1]))["sum"] == sum(range(1, 4)) * 2
+
+
 class Trainer:
     """A bound method's object: unhashable, as many configurations are."""
 

@@ -1,12 +1,16 @@
 """Derivatives of first and second order against central differences."""
 
 import contextlib
+import os
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-UNFUSED = {"xla_disable_hlo_passes": "fusion", "xla_cpu_use_fusion_emitters": True}
+EMITTERS = "xla_cpu_use_fusion_emitters"
+UNFUSED = {"xla_disable_hlo_passes": "fusion"} | (
+    {EMITTERS: True} if EMITTERS in os.environ["XLA_FLAGS"] else {}
+)
 """Fusion writes factors that derivatives share out many times over, and compiles for minutes.
 
 Without fusion, XLA needs the emitters that tests/conftest.py turns off: else its code is wrong.

@@ -25,7 +25,7 @@ NUMBERED = {
     "Theorem": 3,
     "Assumption": 2,
 }
-SUBSECTIONS = {1: 0, 2: 2, 3: 3, 4: 3, 5: 0, 6: 0}
+SUBSECTIONS = {1: 0, 2: 2, 3: 3, 4: 3, 5: 0, 6: 0, 7: 0}
 EQUATIONS, PICTURES, APPENDICES = 19, 16, "ABCDEFGHIJKLMNOP"
 
 
@@ -138,6 +138,12 @@ def test_links_to_figures_resolve():
     for row in (*STATED, *EQUATION_ROWS, *SECTIONS, *DRAWN):
         for name, target in links(row["figures"]):
             assert importlib.import_module(target.replace("/", ".")).FIGURE is FIGURES[name]
+
+
+def test_a_row_with_a_function_names_a_figure_or_says_none():
+    for row in (*STATED, *EQUATION_ROWS, *SECTIONS):
+        holds = not row["functions"] or links(row["figures"]) or row["figures"].startswith("none")
+        assert holds, row["paper"]
 
 
 @pytest.mark.parametrize("row", STATED + SECTIONS, ids=lambda row: row["paper"])

@@ -108,7 +108,8 @@ def max_update_bound(
 
     (Theorem 1). `form="integral"` is the step before it in Appendix D,
     :math:`B_n = \sqrt{(1-e^{-Cn})/C}`: it is never larger, and it is continuous through C=0. With
-    t = nη^p, neither form depends on the timescale p.
+    t = nη^p, neither form depends on the timescale p. The output of each stage of k-Adam has the
+    same bound, with the decays of that stage (Theorem 3).
 
     This bounds the continuous-time update, whose kernel decays faster than the discrete one. For
     C > 0 Theorem 1 bounds the algorithm too; for C <= 0 it starts below what gradients can reach
@@ -164,8 +165,9 @@ def exact_max_update_bound(
         = \frac{\sqrt{\sum_j \beta^j \sum_j (\gamma^2/\beta)^j}}{\sum_j \gamma^j}
 
     This is Cauchy-Schwarz for sums, where the paper (Appendix D) has integrals: it is tight, and
-    attained by `worst_case_gradients`. It stays finite as n grows if γ² < β, and otherwise grows
-    like (γ/√β)^n. At γ=0, which is RMSprop with bias correction, the limit is 1/√(1-β): updates are
+    attained by `worst_case_gradients`. For k-Adam it bounds the output of each stage, with that
+    stage's decays (Theorem 3). It stays finite as n grows if γ² < β, and otherwise grows like
+    (γ/√β)^n. At γ=0, which is RMSprop with bias correction, the limit is 1/√(1-β): updates are
     bounded without momentum too; only the paper's continuous-time proof needs momentum.
 
     Args:
@@ -203,7 +205,8 @@ def growth_rate(b1: ArrayLike, b2: ArrayLike) -> jax.Array:
     r"""Compute the rate at which the paper's bound grows: max(0, -C/2), in nats per step.
 
     For large n Theorem 1 grows like :math:`e^{n|C|/2}` where C < 0 and is constant where C > 0
-    (§3.2 compares it with the measured slope of ln ‖u_n‖∞).
+    (§3.2 compares it with the measured slope of ln ‖u_n‖∞). Appendix N anneals the learning rate by
+    it: :math:`\eta_n = \eta_0 e^{-rn}` with this rate r.
 
     Args:
       b1: decay γ of the first moment, in [0, 1), any shape; as γ falls to 0, the rate is 0.

@@ -152,7 +152,7 @@ class Block(nnx.Module):
 
 
 class CNN(nnx.Module):
-    """The image classifier of the paper's experiments (App. H).
+    """The image classifier of the paper's experiments (App. H, Fig. 10).
 
     Example:
 

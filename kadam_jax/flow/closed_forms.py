@@ -42,6 +42,8 @@ def moving_average_kernel(
     .. math:: K_\alpha(\tau, t) = \frac{1-\alpha}{\eta\alpha}
       \exp\Big(-\frac{1-\alpha}{\eta\alpha} (t-\tau)\Big)
 
+    Lemma 1: :math:`m(t) = \int_0^t K_\gamma(\tau, t) g(\tau) d\tau`, and v likewise from g² and β.
+
     Args:
       tau: τ, any shape, in the unit of `learning_rate`.
       t: t, any shape.

@@ -211,6 +211,9 @@ def flow_vector_field(
 ]:
     r"""Return the flow as :math:`\dot y = f(t, y, \text{args})`, for diffrax and other solvers.
 
+    It is :math:`\tfrac12\eta\ddot\theta + \dot\theta + \lambda\theta = -u^{(k)}` (Proposition 2),
+    with m and v as in `kadam_jax.flow`.
+
     It is what `solve_flow` converges to with many substeps. `args` is the minibatch, or None.
     Since u grows like √t from t = 0, and again after each change of minibatch, no solver reaches
     its order there. Instead, integrate step by step, and within each step in x, with

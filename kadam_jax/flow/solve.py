@@ -128,6 +128,9 @@ def solve_flow(
 ) -> FlowSolution:
     r"""Solve continuous-time Adam (k = 1) or k-Adam over the time of `num_steps` optimizer steps.
 
+    It is :math:`\tfrac12\eta\ddot\theta + \dot\theta + \lambda\theta = -u^{(k)}` (Proposition 2),
+    with m and v as in `kadam_jax.flow`.
+
     `method="euler"` is Appendix I's scheme with :math:`\Delta t = \eta/K`, K = `substeps`, one
     gradient g_j a substep and :math:`x = (1-\gamma)/(\gamma K)`,
 

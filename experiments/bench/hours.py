@@ -19,11 +19,13 @@ from experiments.core.config import PRESETS, preset_of
 from experiments.core.errors import ConfigError, Failed, say
 from experiments.core.figure import Figure
 from experiments.core.progress import progress
-from experiments.data import load_corpus
+from experiments.data import Corpus
 from experiments.data.images import Images, load_images
 from experiments.data.loading import Data
+from experiments.data.text import NUM_SHARDS, SHARD, read_corpus, split_name
+from experiments.data.tokenizers import TOKENIZERS
 from experiments.figures import discover
-from experiments.training.config import ImagesConfig, TrainingConfig
+from experiments.training.config import CACHE, ImagesConfig, TrainingConfig
 from models.cnn import IMAGE_SHAPE
 
 PEAKS = {"one H100": 495e12, "a v5e-16": 16 * 197e12}
@@ -83,13 +85,24 @@ def _blank() -> Data:
     return Data("blank", "", splits.pop("train"), splits, {})
 
 
+def _corpus(name: str) -> Corpus:
+    """Read a corpus; in place of C4, return as many tokens, without content or a download."""
+    source, tokenizer = split_name(name)
+    if source != "c4":
+        return read_corpus(name, cache=Path(CACHE))
+    size = TOKENIZERS[tokenizer].vocab_size
+    counts = NUM_SHARDS * SHARD, SHARD // 8  # a validation shard is an eighth of one for training
+    tokens = (np.zeros(count, np.min_scalar_type(size - 1)) for count in counts)
+    return Corpus("blank", *tokens, size, "")
+
+
 def counted(figure: Figure, preset: str, at_once: int | None = None) -> CountingRun:
     """Return the counted operations of a figure's sweeps; without data it trains nothing."""
     config, run = preset_of(figure.presets, preset, figure.name), CountingRun(at_once=at_once)
     if not isinstance(config, TrainingConfig | ImagesConfig):
         return run
     if isinstance(config, TrainingConfig):
-        run.corpus = load_corpus(config.corpus)
+        run.corpus = _corpus(config.corpus)
     if isinstance(config, ImagesConfig):
         run.images = load_images("digits", cache=Path()) if config.dataset == "digits" else _blank()
     figure.compute(config, run)

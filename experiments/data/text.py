@@ -1,4 +1,4 @@
-"""Text of any size as `Data`: embedded, any UTF-8 files, tinyshakespeare, C4.
+"""Text as `Data` of any size or as a `Corpus`: embedded, any UTF-8 files, tinyshakespeare, C4.
 
 A file is turned into tokens once; they stay in a folder of the cache whose name depends on the
 file's content.
@@ -12,18 +12,19 @@ from functools import partial
 from pathlib import Path
 
 import huggingface_hub
+import numpy as np
 
 from experiments.core.config import digest
 from experiments.core.errors import Failed
 from experiments.core.progress import progress
-from experiments.data import load_corpus
-from experiments.data.corpus import HELDOUT
+from experiments.data import CORPORA, load_corpus
+from experiments.data.corpus import HELDOUT, Corpus
 from experiments.data.downloads import download
 from experiments.data.files import check_regular, expanded
 from experiments.data.loading import MAX_EXAMPLES, Data
 from experiments.data.parts import Part, c4_part, utf8_part
-from experiments.data.tokenizers import TOKENIZERS, Tokenizer, encoded
-from experiments.data.tokens import Crops, Splits, open_tokens, write_tokens
+from experiments.data.tokenizers import BYTES, TOKENIZERS, Tokenizer, encoded
+from experiments.data.tokens import Crops, Splits, Tokens, open_tokens, write_tokens
 
 SPLITS = ("train", "heldout")
 
@@ -35,6 +36,11 @@ TINYSHAKESPEARE = (
 C4 = ("allenai/c4", "1588ec454efa1a09f29cd18ddd04fe05fc8653a2")
 """The data set on the Hugging Face hub, and the revision that is read."""
 C4_SUFFIX = ".json.gz"
+SHARD = 150_000_000
+"""Tokens of GPT-2 in a training shard of C4, about."""
+NUM_SHARDS = 3
+"""Training shards of C4 that `read_corpus` reads: 20,000 steps of 64 sequences of 256 take the
+tokens of two."""
 
 
 def load_text(
@@ -77,17 +83,9 @@ def load_text(
     >>> data.train[0].shape, data.info["vocab_size"]
     ((9,), 256)
     """
-    if tokenizer not in TOKENIZERS:
-        raise ValueError(f"tokenizer={tokenizer!r} is unknown; give one of {', '.join(TOKENIZERS)}")
     if context < 1:
         raise ValueError(f"context={context} must be at least 1")
-    encoder = TOKENIZERS[tokenizer]
-    if source == "embedded":
-        parts = [encoded(load_corpus(source), encoder)]
-    else:
-        cache = expanded(cache)
-        files = _parts(_paths(source, cache, num_shards))
-        parts = [_encoded(part, encoder, cache) for part in files]
+    parts = _token_parts(source, tokenizer, cache, num_shards)
     train = [part.tokens["train"] for part in parts]
     halves = [part.tokens["heldout"].halves() for part in parts]
     tokens = {"train": train, "validation": [a for a, _ in halves], "test": [b for _, b in halves]}
@@ -112,12 +110,79 @@ def load_text(
         train=crops.pop("train"),
         heldout=crops,
         info={
-            "vocab_size": encoder.vocab_size,
+            "vocab_size": TOKENIZERS[tokenizer].vocab_size,
             "tokenizer": tokenizer,
             "context": context,
             "num_tokens": num_tokens,
         },
     )
+
+
+def read_corpus(name: str, *, cache: Path) -> Corpus:
+    """Read the corpus of a figure, all of whose tokens a program can hold.
+
+    Args:
+      name: A key of `CORPORA`; or a source, as in `load_text`, by bytes, or, after a colon, by
+        another tokenizer: "c4:gpt2", "my.txt:pairs". Of C4 these are as many shards as have the
+        tokens of the paper's longest run.
+      cache: As in `load_text`.
+
+    Returns:
+      Its tokens; the parts of several files follow each other.
+
+    Raises:
+      Failed: As in `load_text`; or if nothing is left to train on or to hold out.
+
+    >>> corpus = read_corpus("embedded:pairs", cache=Path("unused"))
+    >>> corpus.vocab_size, corpus.sha256 == load_corpus("embedded_pairs").sha256
+    (4096, True)
+    """
+    if name in CORPORA:
+        return load_corpus(name)
+    source, tokenizer = split_name(name)
+    parts = _token_parts(source, tokenizer, cache, NUM_SHARDS)
+    train, heldout = (_joined([part.tokens[split] for part in parts]) for split in SPLITS)
+    if not (len(train) and len(heldout)):
+        raise Failed(
+            f"corpus={name} has {len(train)} tokens for training and {len(heldout)} held-out ones; "
+            "give a longer text"
+        )
+    encoder = TOKENIZERS[tokenizer]
+    return Corpus(
+        name=name,
+        tokens_train=train,
+        tokens_heldout=heldout,
+        vocab_size=encoder.vocab_size,
+        sha256=parts[0].sha256 if len(parts) == 1 else digest(*(part.sha256 for part in parts)),
+        bytes_per_token=float(encoder.num_bytes()[heldout].mean()),
+    )
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Return the source and the tokenizer of a corpus's name.
+
+    >>> split_name("c4:gpt2"), split_name("data:old/my.txt")
+    (('c4', 'gpt2'), ('data:old/my.txt', 'bytes'))
+    """
+    source, _, tokenizer = name.rpartition(":")
+    return (source, tokenizer) if source and tokenizer in TOKENIZERS else (name, BYTES)
+
+
+def _joined(pieces: Sequence[Tokens]) -> np.ndarray:
+    """Return all ids; those of a single file stay there until they are used."""
+    return pieces[0].array if len(pieces) == 1 else np.concatenate([its.array for its in pieces])
+
+
+def _token_parts(source: str, tokenizer: str, cache: Path, num_shards: int) -> list[Splits]:
+    """Return the ids of each file of a source, by split."""
+    if tokenizer not in TOKENIZERS:
+        raise ValueError(f"tokenizer={tokenizer!r} is unknown; give one of {', '.join(TOKENIZERS)}")
+    encoder = TOKENIZERS[tokenizer]
+    if source == "embedded":
+        return [encoded(load_corpus(source), encoder)]
+    cache = expanded(cache)
+    files = _parts(_paths(source, cache, num_shards))
+    return [_encoded(part, encoder, cache) for part in files]
 
 
 def _tinyshakespeare(cache: Path, num_shards: int) -> list[Path]:

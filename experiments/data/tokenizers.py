@@ -29,6 +29,7 @@ class Tokenizer:
       end: The id after a document of a corpus that has several.
       encode: Maps a text to ids with one axis. Cutting a text between a character that is not
         white space and the white space after it does not change its ids.
+      num_bytes: Returns the bytes of text that each id stands for, (vocab_size,); none for `end`.
       version: Returns what else than the name decides the ids.
     """
 
@@ -36,6 +37,7 @@ class Tokenizer:
     vocab_size: int
     end: int
     encode: Callable[[str], np.ndarray]
+    num_bytes: Callable[[], np.ndarray]
     version: Callable[[], str] = lambda: ""
 
 
@@ -86,18 +88,25 @@ TOKENIZERS: dict[str, Tokenizer] = {
             vocab_size=256,
             end=255,  # a byte that never occurs in UTF-8
             encode=lambda text: np.frombuffer(text.encode(), dtype=np.uint8),
+            num_bytes=lambda: np.array([1] * 255 + [0]),
         ),
         Tokenizer(
             name=GPT2,
             vocab_size=50257,
             end=50256,
             encode=lambda text: _gpt2().encode_to_numpy(text, disallowed_special=()),
+            num_bytes=lambda: np.array(
+                [len(_gpt2().decode_single_token_bytes(token)) for token in range(50256)] + [0]
+            ),
         ),
         Tokenizer(
             name=PAIRS,
             vocab_size=NUM_PAIRS + 1,
             end=NUM_PAIRS,
             encode=lambda text: np.array(_pairs().encode(text).ids, np.uint16),
+            num_bytes=lambda: np.array(
+                [len(_pairs().id_to_token(token)) for token in range(NUM_PAIRS)] + [0]
+            ),
             version=lambda: hashlib.sha256(_pairs().to_str().encode()).hexdigest(),
         ),
     )

@@ -37,11 +37,12 @@ from experiments.core.store import (
     versions,
     write_dataset,
 )
-from experiments.data import Corpus, load_corpus
+from experiments.data import Corpus
 from experiments.data.images import load_images
 from experiments.data.loading import Data
+from experiments.data.text import read_corpus
 from experiments.reproduce.manifest import is_listed, write_manifest
-from experiments.training.config import ImagesConfig, TrainingConfig
+from experiments.training.config import CACHE, ImagesConfig, TrainingConfig
 
 DECIDING = (
     "kadam_jax/**/*.py",
@@ -237,10 +238,12 @@ def _run_figure(
 
 def _data(config: FigureConfig) -> tuple[Corpus | None, Data | None]:
     """Load the text and the images that a configuration names, if any."""
-    corpus = load_corpus(config.corpus) if isinstance(config, TrainingConfig) else None
-    if not isinstance(config, ImagesConfig):
-        return corpus, None
-    return corpus, load_images(config.dataset, cache=Path(config.cache))
+    cache, corpus, images = Path(getattr(config, "cache", CACHE)), None, None
+    if isinstance(config, TrainingConfig):
+        corpus = read_corpus(config.corpus, cache=cache)
+    if isinstance(config, ImagesConfig):
+        images = load_images(config.dataset, cache=cache)
+    return corpus, images
 
 
 def _check_same(figure: str, parts: Mapping[str, str]) -> None:

@@ -67,7 +67,7 @@ SCALES = {
     "differ",
     "evening": "figures with claims that laptop leaves open, with more seeds, more steps or larger "
     "networks, up to 2.5 hours on two cores",
-    "paper": "the paper's own sizes where it has the experiment, text from the embedded corpus",
+    "paper": "the paper's own sizes where it has the experiment, text from C4",
 }
 """The meaning of a preset's size."""
 STATED = ("rules", "claims_commit", "git_commit", "command", "date", "wall_seconds", "device")

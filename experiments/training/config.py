@@ -2,11 +2,9 @@
 
 import dataclasses
 import math
-from typing import Literal
 
 from experiments.core.config import FigureConfig, check_least
 from experiments.core.errors import ConfigError
-from experiments.data import CORPORA
 from models.nanogpt import GPTConfig
 
 LAPTOP_MODEL = GPTConfig(vocab_size=256, context=32, num_layers=1, num_heads=1, width=64)
@@ -14,6 +12,10 @@ LAPTOP_MODEL = GPTConfig(vocab_size=256, context=32, num_layers=1, num_heads=1, 
 DEEP_MODEL = dataclasses.replace(LAPTOP_MODEL, num_layers=4, num_heads=2, width=128, qk_norm=True)
 """Four layers, for what may depend on depth."""
 SMOKE_MODEL = dataclasses.replace(LAPTOP_MODEL, context=16, width=16)
+PAPER_CORPUS = "c4:gpt2"
+"""What the paper's network is trained on (Appendix H)."""
+CACHE = "~/.cache/kadam_jax"
+"""Folder for downloads, and for texts as tokens."""
 LAPTOP_MINIMUM = {
     "model.num_layers": 1,
     "model.width": 64,
@@ -30,8 +32,10 @@ class TrainingConfig(FigureConfig):
     """The fields shared by figures that train nanoGPT members.
 
     Attributes:
-      corpus: The text, CPython's own documentation: "embedded" by bytes, "embedded_pairs" by 4,096
-        byte pairs, which need a model.vocab_size of at least 4096.
+      corpus: The text: CPython's own documentation, "embedded" by bytes or "embedded_pairs" by
+        4,096 byte pairs; or a file, a pattern of files, "tinyshakespeare" or "c4", by bytes or with
+        a tokenizer after a colon, as in "c4:gpt2" and "my.txt:pairs". The model.vocab_size must be
+        at least the tokenizer's: 256 for bytes, 4096 for pairs, 50257 for gpt2.
       model: The network; if its vocabulary is larger than the corpus's, some rows get no gradient.
       batch: Sequences in a batch.
       num_steps: Optimizer steps of every member.
@@ -42,7 +46,7 @@ class TrainingConfig(FigureConfig):
       chunk_size: Members between two writes to disk, the most that Ctrl-C can lose.
     """
 
-    corpus: Literal[tuple(CORPORA)] = "embedded"
+    corpus: str = "embedded"
     model: GPTConfig = dataclasses.field(default_factory=GPTConfig)
     batch: int = 8
     num_steps: int = 400
@@ -125,4 +129,4 @@ class ImagesConfig(FigureConfig):
     """
 
     dataset: str = "digits"
-    cache: str = "~/.cache/kadam_jax"
+    cache: str = CACHE

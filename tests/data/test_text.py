@@ -31,7 +31,7 @@ from tiktoken_ext.openai_public import r50k_pat_str
 from experiments.core.errors import Failed
 from experiments.data import load_corpus, parts, tokenizers
 from experiments.data.images import load_images
-from experiments.data.text import load_text
+from experiments.data.text import load_text, read_corpus
 from experiments.data.tokenizers import TOKENIZERS, whole_words
 from experiments.data.tokens import Crops, in_memory, open_tokens, write_tokens
 
@@ -391,6 +391,51 @@ def test_the_embedded_text_has_the_figures_split_and_no_folder(tmp_path):
     middle = len(corpus.tokens_heldout) // 2
     np.testing.assert_array_equal(validation, corpus.tokens_heldout[:middle][: len(validation)])
     np.testing.assert_array_equal(test, corpus.tokens_heldout[middle:][: len(test)])
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "pairs"])
+def test_a_corpus_has_the_tokens_of_its_files(tmp_path, tokenizer):
+    for letter in "ab":
+        (tmp_path / f"{letter}.txt").write_text(f"{TEXT[:-1]}{letter}\n" * 30)
+    source, cache = str(tmp_path / "*.txt"), tmp_path / "cache"
+    corpus = read_corpus(f"{source}:{tokenizer}", cache=cache)
+    data = load_text(source, tokenizer=tokenizer, context=4, cache=cache)
+    counts = data.info["num_tokens"]
+    assert len(corpus.tokens_train) == counts["train"]
+    assert len(corpus.tokens_heldout) == counts["validation"] + counts["test"]
+    assert corpus.vocab_size == TOKENIZERS[tokenizer].vocab_size
+    whole = "".join(path.read_text() for path in sorted(tmp_path.glob("*.txt")))
+    tokens = sum(map(len, (corpus.tokens_train, corpus.tokens_heldout)))
+    assert corpus.bytes_per_token == pytest.approx(len(whole.encode()) / tokens, rel=0.05)
+    if tokenizer == "bytes":
+        assert read_corpus(source, cache=cache).sha256 == corpus.sha256
+        assert corpus.bytes_per_token == 1
+
+
+def test_ends_of_documents_are_no_text(tmp_path):
+    lines = "".join(json.dumps({"text": "word"}) + "\n" for _ in range(20))
+    path = tmp_path / "c4-train.json.gz"
+    path.write_bytes(compressed(lines.encode()))
+    corpus = read_corpus(str(path), cache=tmp_path / "cache")
+    assert bytes(corpus.tokens_heldout) == b"word\xffword\xff"
+    assert corpus.bytes_per_token == 4 / 5
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [("embeded", "no file embeded"), ("no.txt:pairs", "no file no.txt"), ("x.txt", "longer text")],
+)
+def test_an_unusable_corpus_is_named(tmp_path, monkeypatch, name, match):
+    monkeypatch.chdir(tmp_path)
+    Path("x.txt").write_text("x")
+    with pytest.raises(Failed, match=match):
+        read_corpus(name, cache=tmp_path / "cache")
+
+
+def test_byte_pairs_are_as_long_as_their_text():
+    pairs = TOKENIZERS["pairs"]
+    corpus = load_corpus("embedded_pairs")
+    assert pairs.num_bytes()[corpus.tokens_heldout].mean() == corpus.bytes_per_token
 
 
 def test_a_huge_corpus_begins_crops_at_every_nth_token(text_file, tmp_path, monkeypatch):

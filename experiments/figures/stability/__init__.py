@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.training.config import LAPTOP_MINIMUM, LAPTOP_MODEL, SMOKE_MODEL
+from experiments.training.config import LAPTOP_MINIMUM, LAPTOP_MODEL, PAPER_CORPUS, SMOKE_MODEL
 
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "smoke": dict(
@@ -29,7 +29,7 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
         eval_batches=32,
     ),
     # Bytes in GPT-2's vocabulary, so almost all of the embedding's rows are dead.
-    "paper": dict(batch=64, num_steps=3000, num_points=128, chunk_size=4),
+    "paper": dict(corpus=PAPER_CORPUS, batch=64, num_steps=3000, num_points=128, chunk_size=4),
 }
 """Settings of the figures of test losses along curves, by preset."""
 MINIMUM = {**LAPTOP_MINIMUM, "num_steps": 750, "eval_batches": 32}

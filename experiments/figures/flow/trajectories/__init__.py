@@ -4,7 +4,7 @@ from experiments.core.figure import Figure
 from experiments.core.questions import FLOW_FOLLOWS_ADAM
 from experiments.figures.flow.trajectories import claims, plot
 from experiments.figures.flow.trajectories.run import Config, compute
-from experiments.training.config import LAPTOP_MODEL, SMOKE_MODEL
+from experiments.training.config import LAPTOP_MODEL, PAPER_CORPUS, SMOKE_MODEL
 
 FIGURE = Figure(
     name="trajectories",
@@ -42,7 +42,7 @@ FIGURE = Figure(
         ),
         "laptop": Config(model=LAPTOP_MODEL, batch=4, num_seeds=6, chunk_size=6),
         "evening": Config(model=LAPTOP_MODEL, batch=4, num_seeds=20, chunk_size=6),
-        "paper": Config(batch=64, chunk_size=1),
+        "paper": Config(corpus=PAPER_CORPUS, batch=64, chunk_size=1),
     },
     compute=compute,
     plot=plot.plot,

@@ -6,7 +6,7 @@ from experiments.core.figure import Figure
 from experiments.core.questions import SCALE_INVARIANCE
 from experiments.figures.invariance.coarse_graining import claims, plot
 from experiments.figures.invariance.coarse_graining.run import Config, compute
-from experiments.training.config import LAPTOP_MINIMUM, LAPTOP_MODEL, SMOKE_MODEL
+from experiments.training.config import LAPTOP_MINIMUM, LAPTOP_MODEL, PAPER_CORPUS, SMOKE_MODEL
 
 FIGURE = Figure(
     name="coarse_graining",
@@ -37,7 +37,7 @@ FIGURE = Figure(
         "laptop": Config(
             model=replace(LAPTOP_MODEL, num_layers=2, num_heads=2, qk_norm=True), num_seeds=16
         ),
-        "paper": Config(batch=64, num_steps=1000, chunk_size=1),
+        "paper": Config(corpus=PAPER_CORPUS, batch=64, num_steps=1000, chunk_size=1),
     },
     compute=compute,
     plot=plot.plot,

@@ -6,7 +6,7 @@ from experiments.core.figure import Figure
 from experiments.core.questions import SCALE_INVARIANCE
 from experiments.figures.invariance.inner_products import claims, plot
 from experiments.figures.invariance.inner_products.run import Config, compute
-from experiments.training.config import LAPTOP_MINIMUM, LAPTOP_MODEL, SMOKE_MODEL
+from experiments.training.config import LAPTOP_MINIMUM, LAPTOP_MODEL, PAPER_CORPUS, SMOKE_MODEL
 
 FIGURE = Figure(
     name="inner_products",
@@ -34,7 +34,7 @@ FIGURE = Figure(
             exact_steps=10,
         ),
         "laptop": Config(model=replace(LAPTOP_MODEL, num_layers=2, num_heads=2)),
-        "paper": Config(batch=64, chunk_size=1),
+        "paper": Config(corpus=PAPER_CORPUS, batch=64, chunk_size=1),
     },
     compute=compute,
     plot=plot.plot,

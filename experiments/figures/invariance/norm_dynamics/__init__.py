@@ -6,6 +6,7 @@ from experiments.core.figure import Figure
 from experiments.core.questions import SCALE_INVARIANCE
 from experiments.figures.invariance.norm_dynamics import claims, plot
 from experiments.figures.invariance.norm_dynamics.run import SMALL, TINY, Config, compute
+from experiments.training.config import PAPER_CORPUS
 
 FIGURE = Figure(
     name="norm_dynamics",
@@ -43,7 +44,7 @@ FIGURE = Figure(
             substeps=2,
         ),
         "laptop": Config(model=replace(SMALL, num_layers=2, num_heads=8), flow_model=SMALL),
-        "paper": Config(batch=64, chunk_size=1),
+        "paper": Config(corpus=PAPER_CORPUS, batch=64, chunk_size=1),
     },
     compute=compute,
     plot=plot.plot,

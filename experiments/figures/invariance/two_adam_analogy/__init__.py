@@ -12,7 +12,7 @@ from experiments.core.figure import Figure
 from experiments.core.questions import SCALE_INVARIANCE
 from experiments.figures.invariance.two_adam_analogy import claims, plot
 from experiments.figures.invariance.two_adam_analogy.run import Config, compute
-from experiments.training.config import LAPTOP_MODEL, SMOKE_MODEL
+from experiments.training.config import LAPTOP_MODEL, PAPER_CORPUS, SMOKE_MODEL
 
 FIGURE = Figure(
     name="two_adam_analogy",
@@ -48,7 +48,14 @@ FIGURE = Figure(
             learning_rates=(3e-4, 1e-3, 3e-3),
             num_seeds=16,
         ),
-        "paper": Config(batch=64, num_steps=3000, norm_steps=3000, eval_batches=200, chunk_size=1),
+        "paper": Config(
+            corpus=PAPER_CORPUS,
+            batch=64,
+            num_steps=3000,
+            norm_steps=3000,
+            eval_batches=200,
+            chunk_size=1,
+        ),
     },
     compute=compute,
     plot=plot.plot,

@@ -29,7 +29,7 @@ from experiments.core.figure import Figure
 from experiments.core.questions import WORTH_TRYING
 from experiments.figures.optimizer.contenders import claims, plot
 from experiments.figures.optimizer.contenders.run import Config, compute
-from experiments.training.config import LAPTOP_MINIMUM, SMOKE_MODEL
+from experiments.training.config import LAPTOP_MINIMUM, PAPER_CORPUS, SMOKE_MODEL
 from models.cnn import CNNConfig
 from models.nanogpt import GPTConfig
 
@@ -95,8 +95,9 @@ FIGURE = Figure(
             chunk_size=2,
         ),
         "evening": Config(),
-        # Appendix P's network and steps for text, on the embedded corpus; Appendix H's for images.
+        # Appendix P's network, corpus and steps for text; Appendix H's for images.
         "paper": Config(
+            corpus=PAPER_CORPUS,
             model=GPTConfig(),
             deep_model=GPTConfig(num_layers=12, num_heads=12, width=768, qk_norm=True),
             cnn=CNNConfig(),

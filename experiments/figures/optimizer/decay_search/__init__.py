@@ -16,7 +16,7 @@ from experiments.core.figure import Figure
 from experiments.core.questions import WORTH_TRYING
 from experiments.figures.optimizer.decay_search import claims, plot
 from experiments.figures.optimizer.decay_search.run import Config, compute
-from experiments.training.config import LAPTOP_MINIMUM, LAPTOP_MODEL, SMOKE_MODEL
+from experiments.training.config import LAPTOP_MINIMUM, LAPTOP_MODEL, PAPER_CORPUS, SMOKE_MODEL
 from models.cnn import CNNConfig
 
 FIGURE = Figure(
@@ -71,6 +71,7 @@ FIGURE = Figure(
         ),
         # As in the figure of k-Adam's strategies on text, with the paper's images.
         "paper": Config(
+            corpus=PAPER_CORPUS,
             batch=64,
             num_steps=20_000,
             warmup_steps=2000,

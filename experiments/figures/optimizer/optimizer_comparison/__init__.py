@@ -16,7 +16,7 @@ from experiments.core.questions import WORTH_TRYING
 from experiments.figures.optimizer.optimizer_comparison import claims, plot
 from experiments.figures.optimizer.optimizer_comparison.grids import Grids, first_few
 from experiments.figures.optimizer.optimizer_comparison.run import KADAM, Config, compute
-from experiments.training.config import LAPTOP_MINIMUM, LAPTOP_MODEL, SMOKE_MODEL
+from experiments.training.config import LAPTOP_MINIMUM, LAPTOP_MODEL, PAPER_CORPUS, SMOKE_MODEL
 from experiments.training.optimizers import ADAMW
 from kadam_jax import STRATEGIES
 
@@ -60,8 +60,9 @@ FIGURE = Figure(
             chunk_size=2,
         ),
         "laptop": Config(model=LAPTOP_MODEL, num_seeds=20),
-        # Appendix P's network and number of steps, on the embedded text in place of C4.
+        # Appendix P's network, corpus and number of steps.
         "paper": Config(
+            corpus=PAPER_CORPUS,
             batch=64,
             num_steps=20_000,
             warmup_steps=400,

@@ -6,7 +6,6 @@ and why Adam outperforms gradient descent on language models", NeurIPS 2024 (arX
 """
 
 import dataclasses
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +16,7 @@ from experiments.core.config import check_least, check_names, require
 from experiments.core.run import Run
 from experiments.core.stats import mean, number, paired_mean
 from experiments.core.store import coordinates, labeled, named
-from experiments.data import CORPORA, Corpus
+from experiments.data import Corpus
 from experiments.figures.optimizer.contender_table import CONTENDERS, SGD
 from experiments.figures.optimizer.problems import Problem, problem, text_crops
 from experiments.figures.optimizer.protocol import SearchedConfig, results, searched
@@ -44,7 +43,7 @@ class Config(SearchedConfig):
         with about the same number of test targets.
     """
 
-    corpus: Literal[tuple(CORPORA)] = "embedded_pairs"
+    corpus: str = "embedded_pairs"
     model: GPTConfig = PAIRS_MODEL
     contenders: tuple[str, ...] = tuple(ROWS)
     num_bins: int = 5

@@ -11,7 +11,13 @@ from experiments.core.figure import Figure
 from experiments.core.questions import WORTH_TRYING
 from experiments.figures.optimizer.rate_sensitivity import claims, plot
 from experiments.figures.optimizer.rate_sensitivity.run import Config, compute
-from experiments.training.config import DEEP_MODEL, LAPTOP_MINIMUM, LAPTOP_MODEL, SMOKE_MODEL
+from experiments.training.config import (
+    DEEP_MODEL,
+    LAPTOP_MINIMUM,
+    LAPTOP_MODEL,
+    PAPER_CORPUS,
+    SMOKE_MODEL,
+)
 from experiments.training.optimizers import ADAMW
 
 FIGURE = Figure(
@@ -54,8 +60,9 @@ FIGURE = Figure(
             first_power=-2,
             num_rates=8,
         ),
-        # Fig. 16's steps and batch on the embedded text in place of C4; a warm-up as in Fig. 4.
+        # Fig. 16's corpus, steps and batch; a warm-up as in Fig. 4.
         "paper": Config(
+            corpus=PAPER_CORPUS,
             batch=64,
             num_steps=20_000,
             first_power=-3,

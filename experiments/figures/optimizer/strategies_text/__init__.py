@@ -10,7 +10,7 @@ from experiments.core.questions import WORTH_TRYING
 from experiments.figures.optimizer import TUNED, panels
 from experiments.figures.optimizer.strategies_text import claims, plot
 from experiments.figures.optimizer.strategies_text.run import Config, compute
-from experiments.training.config import LAPTOP_MINIMUM
+from experiments.training.config import LAPTOP_MINIMUM, PAPER_CORPUS
 from models.nanogpt import GPTConfig
 
 FIGURE = Figure(
@@ -46,8 +46,9 @@ FIGURE = Figure(
             eval_batches=256,
             chunk_size=8,
         ),
-        # Appendix H's sweep, on the embedded text in place of C4.
+        # Appendix H's sweep.
         "paper": Config(
+            corpus=PAPER_CORPUS,
             batch=64,
             num_steps=20_000,
             rates=(0.01, 0.05, 0.1, 0.5, 1.0),

@@ -5,7 +5,7 @@ from experiments.core.questions import GENERALIZATION
 from experiments.figures.stability import NETWORK
 from experiments.figures.stability.annealing import claims, plot
 from experiments.figures.stability.annealing.run import Config, compute
-from experiments.training.config import LAPTOP_MINIMUM, LAPTOP_MODEL, SMOKE_MODEL
+from experiments.training.config import LAPTOP_MINIMUM, LAPTOP_MODEL, PAPER_CORPUS, SMOKE_MODEL
 
 FIGURE = Figure(
     name="annealing",
@@ -39,8 +39,14 @@ FIGURE = Figure(
         "laptop": Config(
             model=LAPTOP_MODEL, num_steps=600, warmup_steps=20, eval_every=50, eval_batches=32
         ),
-        # Bytes in GPT-2's vocabulary, so almost all of the embedding's rows are dead.
-        "paper": Config(batch=64, num_steps=3000, num_curve=220, num_points=40, chunk_size=4),
+        "paper": Config(
+            corpus=PAPER_CORPUS,
+            batch=64,
+            num_steps=3000,
+            num_curve=220,
+            num_points=40,
+            chunk_size=4,
+        ),
     },
     compute=compute,
     plot=plot.plot,

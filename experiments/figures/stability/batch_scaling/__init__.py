@@ -4,7 +4,7 @@ from experiments.core.figure import Figure
 from experiments.core.questions import UPDATES_BOUNDED
 from experiments.figures.stability.batch_scaling import claims, plot
 from experiments.figures.stability.batch_scaling.run import Config, compute
-from experiments.training.config import LAPTOP_MODEL, SMOKE_MODEL
+from experiments.training.config import LAPTOP_MODEL, PAPER_CORPUS, SMOKE_MODEL
 
 FIGURE = Figure(
     name="batch_scaling",
@@ -26,7 +26,7 @@ FIGURE = Figure(
         ),
         "laptop": Config(model=LAPTOP_MODEL, num_steps=600),
         "evening": Config(model=LAPTOP_MODEL, num_steps=600, num_seeds=12),
-        "paper": Config(batch=16, num_steps=3000, chunk_size=4),
+        "paper": Config(corpus=PAPER_CORPUS, batch=16, num_steps=3000, chunk_size=4),
     },
     compute=compute,
     plot=plot.plot,

@@ -5,7 +5,7 @@ from experiments.core.questions import UPDATES_BOUNDED
 from experiments.figures.stability import NETWORK
 from experiments.figures.stability.bounded_updates import claims, plot
 from experiments.figures.stability.bounded_updates.run import Config, compute
-from experiments.training.config import LAPTOP_MINIMUM, LAPTOP_MODEL, SMOKE_MODEL
+from experiments.training.config import LAPTOP_MINIMUM, LAPTOP_MODEL, PAPER_CORPUS, SMOKE_MODEL
 
 FIGURE = Figure(
     name="bounded_updates",
@@ -24,7 +24,7 @@ FIGURE = Figure(
             model=SMOKE_MODEL, batch=2, num_steps=120, num_seeds=2, num_boundary=4, num_inside=3
         ),
         "laptop": Config(model=LAPTOP_MODEL, num_steps=1001),
-        "paper": Config(batch=64, num_steps=3000, num_inside=32, chunk_size=4),
+        "paper": Config(corpus=PAPER_CORPUS, batch=64, num_steps=3000, num_inside=32, chunk_size=4),
     },
     compute=compute,
     plot=plot.plot,

@@ -4,7 +4,7 @@ from experiments.core.figure import Figure
 from experiments.core.questions import UPDATES_BOUNDED
 from experiments.figures.stability.discrete_boundary import claims, plot
 from experiments.figures.stability.discrete_boundary.run import Config, compute
-from experiments.training.config import LAPTOP_MINIMUM, LAPTOP_MODEL, SMOKE_MODEL
+from experiments.training.config import LAPTOP_MINIMUM, LAPTOP_MODEL, PAPER_CORPUS, SMOKE_MODEL
 
 FIGURE = Figure(
     name="discrete_boundary",
@@ -22,7 +22,9 @@ FIGURE = Figure(
     presets={
         "smoke": Config(model=SMOKE_MODEL, batch=2, num_steps=40, num_seeds=2, worst_case_steps=32),
         "laptop": Config(model=LAPTOP_MODEL, num_steps=400),
-        "paper": Config(batch=64, num_steps=3000, chunk_size=4, worst_case_steps=512),
+        "paper": Config(
+            corpus=PAPER_CORPUS, batch=64, num_steps=3000, chunk_size=4, worst_case_steps=512
+        ),
     },
     compute=compute,
     plot=plot.plot,

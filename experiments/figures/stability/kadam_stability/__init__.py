@@ -4,7 +4,7 @@ from experiments.core.figure import Figure
 from experiments.core.questions import WORTH_TRYING
 from experiments.figures.stability.kadam_stability import claims, plot
 from experiments.figures.stability.kadam_stability.run import Config, compute
-from experiments.training.config import LAPTOP_MINIMUM, LAPTOP_MODEL, SMOKE_MODEL
+from experiments.training.config import LAPTOP_MINIMUM, LAPTOP_MODEL, PAPER_CORPUS, SMOKE_MODEL
 
 FIGURE = Figure(
     name="kadam_stability",
@@ -37,9 +37,14 @@ FIGURE = Figure(
         ),
         "laptop": Config(model=LAPTOP_MODEL, num_steps=401),
         "evening": Config(model=LAPTOP_MODEL, num_steps=801, num_seeds=12),
-        # Bytes in GPT-2's vocabulary, so almost all of the embedding's rows are dead.
         "paper": Config(
-            batch=64, num_steps=3000, num_curve=220, num_stable=24, num_unstable=40, chunk_size=4
+            corpus=PAPER_CORPUS,
+            batch=64,
+            num_steps=3000,
+            num_curve=220,
+            num_stable=24,
+            num_unstable=40,
+            chunk_size=4,
         ),
     },
     compute=compute,

@@ -5,7 +5,7 @@ from experiments.core.questions import UPDATES_BOUNDED
 from experiments.figures.stability import NETWORK
 from experiments.figures.stability.max_update import claims, plot
 from experiments.figures.stability.max_update.run import LATE, Config, compute
-from experiments.training.config import LAPTOP_MINIMUM, LAPTOP_MODEL, SMOKE_MODEL
+from experiments.training.config import LAPTOP_MINIMUM, LAPTOP_MODEL, PAPER_CORPUS, SMOKE_MODEL
 
 FIGURE = Figure(
     name="max_update",
@@ -47,6 +47,7 @@ FIGURE = Figure(
         "evening": Config(model=LAPTOP_MODEL, num_steps=LATE[1] + 1, num_seeds=60),
         # Bytes in GPT-2's vocabulary, so almost all of the embedding's rows are dead.
         "paper": Config(
+            corpus=PAPER_CORPUS,
             batch=64,
             num_steps=3000,
             contrast_steps=3000,

@@ -4,6 +4,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from experiments import __main__ as cli
@@ -97,6 +98,14 @@ def test_a_chip_without_a_compiler_is_refused(monkeypatch, capsys):
     assert "chip=v5e:2x2 needs no_such" in capsys.readouterr().err
     assert cli.main(["bench", "hours", "--set", "chip=v9:2x2"]) == 2
     assert "chip must be like v5e:2x2" in capsys.readouterr().err
+
+
+def test_c4_is_counted_without_a_download():
+    """Its tokens have their number and dtype, so the memory of a program with them is right."""
+    corpus = hours._corpus("c4:gpt2")
+    assert corpus.vocab_size == 50257
+    assert corpus.tokens_train.dtype == np.uint16
+    assert len(corpus.tokens_train) > 20_000 * 64 * 256
 
 
 def test_an_unknown_figure_is_refused(capsys):

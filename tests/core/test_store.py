@@ -315,7 +315,7 @@ def test_tuples_are_overridden_by_commas_or_spaces():
         ("eps=nan", ["eps must be finite"]),
         ("num_seeds=0", ["num_seeds must be at least 1"]),
         ("model.width=7", ["width", "num_heads"]),
-        ("corpus=c5", ["corpus", "embedded"]),
+        ("model.attention=fast", ["attention", "plain"]),
     ],
 )
 def test_a_bad_assignment_is_refused_with_the_remedy(capsys, assignment, words):

@@ -1,4 +1,4 @@
-"""Hours that figures would take on accelerators: an estimate, from the operations that they take.
+"""Hours that figures would take on accelerators, estimated from their operations.
 
 No figure runs. Their functions are traced, and the operations of matrix products and convolutions
 are counted; those of everything else are a small share of a training step. With a chip, the memory

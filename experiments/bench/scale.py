@@ -1,4 +1,4 @@
-"""The needs of programs on accelerators that are not there, read from the compiled programs.
+"""The resources that programs need on accelerators, read from the compiled programs.
 
 This shows that programs compile, how they are partitioned, and their memory and traffic. It shows
 neither speed nor numbers.

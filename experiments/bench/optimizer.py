@@ -202,8 +202,8 @@ def run(config: OptimizerBenchConfig) -> list[Table]:
             ),
             rows,
             note=f"Medians of {config.repeats} steps and {config.compile_repeats} compilations, "
-            "interleaved. Floats are the bytes that XLA says are accessed, divided by 4; those on a "
-            "TPU are what the fusions of a program compiled for it read and write. The peak is "
+            "interleaved. Floats are the bytes that XLA says are accessed, divided by 4; those on "
+            "a TPU are what the fusions of a program compiled for it read and write. The peak is "
             "arguments, outputs and temporaries, with donated ones counted once; its limit is "
             f"parameters, gradients and 2k copies, plus ten percent. {environment()}",
         )

@@ -11,18 +11,18 @@ FIGURE = Figure(
     title="The cost of a solution of the flow: error versus gradients",
     paper="not in the paper",
     question=FLOW_FOLLOWS_ADAM,
-    caption="Distance from the converged solution at the end, over the displacement from the "
-    "start, versus gradients per step, {num_seeds} seeds, all in float64. (a) A ten-parameter "
+    caption="Distance from the converged solution at the end, relative to the displacement from "
+    "the start, versus gradients per step, {num_seeds} seeds, all in float64. (a) A ten-parameter "
     "quadratic and (b) a logistic regression with 16 new examples at each of {small_steps} steps, "
     "learning rate {small_rate:g}; (c) nanoGPT ({model.num_layers} layers, width {model.width}, "
     "{corpus} corpus, batch size {batch}, without dropout) over {num_steps} steps, learning rate "
-    "{learning_rate:g}; (d) slopes of ln error over ln K; γ = {b1:g}, β = {b2:g}. The converged "
+    "{learning_rate:g}; (d) slopes of ln error versus ln K; γ = {b1:g}, β = {b2:g}. The converged "
     "solution is the exponential integrator's with K = {small_reference} in (a) and (b) and "
     "{reference} in (c); panels are gray below its own error, estimated for order 2. The dotted "
     "line is the error of the paper's Euler scheme with K = {goal}; titles state the fewest "
     "gradients with which the exponential integrator does as well. Dashed lines are diffrax's "
-    "methods with substeps evenly spaced in t, where u's √t at the start of a minibatch limits "
-    "them to order 1.5; for solid lines they are evenly spaced in x, where t = (n + x²)η.",
+    "methods with substeps evenly spaced in t, where u, which starts like √t in each minibatch, "
+    "limits them to order 1.5; solid lines have substeps evenly spaced in x, where t = (n + x²)η.",
     presets={
         "smoke": Config(
             model=SMOKE_MODEL,

@@ -22,13 +22,13 @@ FIGURE = Figure(
     "same minibatches, each held for a step. (a) {num_drawn} random parameters of one seed at the "
     "paper's η = {learning_rate:g} and (b) at the smallest η; the second page names their arrays. "
     "(c) Relative error over up to {num_measured} random parameters, median and range over seeds, "
-    "of the flow with the paper's bias correction, of the flow with that of its own averages "
-    "(self-consistent), and of the paper's flow outside the embedding, most of whose rows belong "
-    "to tokens that never occur and move as one. (d) The same versus η, after {compared_steps} "
-    "steps and after equal times Nη. (e) Distances to the flow solved with {reference_substeps} "
-    "substeps: Euler's method, which is the paper's, the exponential integrator with {substeps} "
-    "substeps, and the discrete run; (f) the flow's distance to the discrete run in the first "
-    "steps.",
+    "of the flow with the paper's bias correction, of the flow with the correction that belongs to "
+    "its own averages (self-consistent), and of the paper's flow outside the embedding, most of "
+    "whose rows belong to tokens that never occur and move together. (d) The same versus η, after "
+    "{compared_steps} steps and after equal times Nη. (e) Distances to the flow solved with "
+    "{reference_substeps} substeps, of Euler's method (the paper's), of the exponential integrator "
+    "with {substeps} substeps, and of the discrete run; (f) the flow's distance to the discrete "
+    "run in the first steps.",
     presets={
         "smoke": Config(
             model=SMOKE_MODEL,

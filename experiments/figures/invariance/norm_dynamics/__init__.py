@@ -20,17 +20,17 @@ FIGURE = Figure(
     },
     caption="nanoGPT with qk-norm ({model.num_layers} layers, {model.num_heads} heads, width "
     "{model.width}) is trained on the {corpus} corpus by Adam with η = {learning_rate:g}, (β, γ) = "
-    "({b2:g}, {b1:g}), batch size {batch} and {num_seeds} seeds; {num_slices} queries and keys of "
-    "single heads are chosen at random. (a, b) ‖W‖² of one seed's slices, true and by Theorem 2, "
-    "without weight decay as in the paper (whose figure ends at n = 100) and with "
-    "λ = {weight_decay:g}. (c) Relative error of ‖W‖², mean over slices and seeds with the range "
-    "over seeds; the full form keeps -2⟨W,u⟩, which at λ = 0 makes it an identity of the discrete "
-    "step, so its error there is only rounding; (d) growth of ‖W‖² over {num_steps} steps, over "
-    "Theorem 2's. (e) Relative error of the predicted growth on the continuous-time flow "
-    "({flow_model.num_layers} layers, {flow_model.num_heads} heads, width {flow_model.width}, "
-    "{flow_steps} steps, no dropout), where no form is an identity, with lines at 1% and 5%; (f) "
-    "the remaining share of a difference in ‖W₀‖², which a moving average forgets and a sum does "
-    "not. Second page: every slice of one seed relative to ‖W₀‖², λ = 0 above and λ > 0 below.",
+    "({b2:g}, {b1:g}), batch size {batch} and {num_seeds} seeds; {num_slices} slices, each the "
+    "query or key of one head, are chosen at random. (a, b) ‖W‖² of one seed's slices, true and by "
+    "Theorem 2, without weight decay as in the paper (whose figure ends at n = 100) and with λ = "
+    "{weight_decay:g}. (c) Relative error of ‖W‖², mean over slices and seeds with the range over "
+    "seeds; the full form keeps -2⟨W,u⟩ and is exact for the discrete step at λ = 0, so its error "
+    "there is only rounding; (d) growth of ‖W‖² over {num_steps} steps, over Theorem 2's. (e) "
+    "Relative error of the predicted growth on the continuous-time flow ({flow_model.num_layers} "
+    "layers, {flow_model.num_heads} heads, width {flow_model.width}, {flow_steps} steps, no "
+    "dropout), where no form is exact, with lines at 1% and 5%; (f) the remaining share of a "
+    "difference in ‖W₀‖², which a moving average forgets and a sum does not. Second page: every "
+    "slice of one seed relative to ‖W₀‖², λ = 0 above and λ > 0 below.",
     presets={
         "smoke": Config(
             model=TINY,

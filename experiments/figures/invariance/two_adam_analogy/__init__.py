@@ -21,14 +21,14 @@ FIGURE = Figure(
     question=SCALE_INVARIANCE,
     caption="nanoGPT ({model.num_layers} layers, {model.num_heads} heads, width {model.width}) is "
     "trained on the {corpus} corpus with (β, γ) = ({b2:g}, {b1:g}), batch size {batch} and "
-    "{num_seeds} seeds; only queries and keys decay, with λ = 0 or 1/(2λη) = {averaging_steps} "
-    "steps. For Adam with qk-norm at η = {learning_rate:g}: (a) ‖W‖² of every head's query and key "
-    "over the moving average of ‖u‖² that the paper equates it with; (b) ‖W‖ times the scale that "
-    "a coarse-grained second stage gives u, relative to its value after the middle; (c) cosine of "
-    "u and the elementwise second stage's output. After {num_steps} steps from the same weights: "
-    "(d, e) held-out loss versus η; (f) the gain over Adam, paired by seed, each at the learning "
-    "rate that is best on the other seeds, means with 95% intervals. Elsewhere lines are medians "
-    "with the range over seeds. The second page shows training losses.",
+    "{num_seeds} seeds; weight decay applies only to queries and keys, with λ = 0 or with 1/(2λη) "
+    "= {averaging_steps} steps. For Adam with qk-norm at η = {learning_rate:g}: (a) ‖W‖² of every "
+    "head's query and key over the moving average of ‖u‖² to which the paper equates it; (b) ‖W‖ "
+    "times the scale that a coarse-grained second stage gives u, relative to its value just after "
+    "the middle; (c) cosine of u and the elementwise second stage's output. After {num_steps} "
+    "steps from the same weights: (d, e) held-out loss versus η; (f) the gain over Adam, paired by "
+    "seed, each at the learning rate that is best on the other seeds, means with 95% intervals. "
+    "Elsewhere lines are medians with the range over seeds. The second page shows training losses.",
     presets={
         "smoke": Config(
             model=replace(SMOKE_MODEL, num_heads=2),

@@ -29,17 +29,18 @@ FIGURE = Figure(
         "too, minus that of 2-Adam with searched decays is {} nats per token"
     },
     caption="nanoGPT ({model.num_layers} layers, width {model.width}) is trained on the {corpus} "
-    "corpus, batch {batch}, {num_steps} steps with warm-up and cosine, λ = {weight_decay:g}. "
-    "{num_searched} members of each optimizer lie in the whole box, γ from 0 to {highest_b1:g}, β "
-    "from {b2[0]:g} to {b2[1]:g}, learning rates {rates[0]:g} to {rates[1]:g} times "
-    "{learning_rate:g}, and {num_refined} around the best; the best {num_finalists} get "
-    "{num_tuning_seeds} seeds. (a) Validation loss of all members, and of the paper's five "
-    "strategies at {strategy_rates} times the same learning rate; (b) the decays of 2-Adam's best "
-    "members, darker where better. (c) Tuned AdamW's test loss minus 2-Adam's, {num_seeds} fresh "
-    "seeds, {eval_batches} batches, mean and paired 95% interval, on text and on images (CNN at "
-    "{second_model.width:g} of its width, {dataset}, {second_steps} steps); (d) Spearman's "
-    "correlation of each coordinate with validation loss. Stars mark what was chosen, gray is the "
-    "outer tenth of a range, and a ring marks a learning rate near an end of its range.",
+    "corpus, batch {batch}, {num_steps} steps with warm-up and cosine, λ = {weight_decay:g}. For "
+    "each optimizer, {num_searched} members are spread over the whole box, γ from 0 to "
+    "{highest_b1:g}, β from {b2[0]:g} to {b2[1]:g}, learning rates {rates[0]:g} to {rates[1]:g} "
+    "times {learning_rate:g}, and {num_refined} more around the best of them; the best "
+    "{num_finalists} are run with {num_tuning_seeds} seeds. (a) Validation loss of all members, "
+    "and of the paper's five strategies at {strategy_rates} times the same learning rate; (b) the "
+    "decays of 2-Adam's best members, darker where better. (c) Tuned AdamW's test loss minus "
+    "2-Adam's, {num_seeds} fresh seeds, {eval_batches} batches, mean and paired 95% interval, on "
+    "text and on images (CNN at {second_model.width:g} times the paper's width, {dataset}, "
+    "{second_steps} steps); (d) Spearman's correlation of each coordinate with validation loss. "
+    "Stars mark what was chosen, gray is the outer tenth of a range, and a ring marks a learning "
+    "rate near an end of its range.",
     presets={
         "smoke": Config(
             model=SMOKE_MODEL,

@@ -15,7 +15,7 @@ FIGURE = Figure(
     title="k-Adam by number of stages when gradients are noisy",
     paper="not in the paper",
     question=WORTH_TRYING,
-    caption="A feed-forward language model ({model.context} bytes seen, embeddings of "
+    caption="A feed-forward language model (context {model.context}, embedding size "
     "{model.embedding_size}, hidden width {model.width}) on the {corpus} corpus, {num_steps} "
     "steps with a linear warm-up over the first {warmup_steps} and a cosine to {final_rate:g} of "
     "the learning rate; k = 1 is Adam, and the decays of k stages follow the {strategy} "
@@ -24,8 +24,8 @@ FIGURE = Figure(
     "relative to the gradient's; (c, f) from training labels replaced by uniform bytes at batch "
     "{batch}, with clean test labels. Top: test loss minus Adam's, paired by seed; bottom: test "
     "loss; means over {num_seeds} fresh seeds with 95% intervals by Student's t. Every k is "
-    "tuned in every condition over {num_rates} learning rates with {num_tuning_seeds} other "
-    "seeds on the validation split, and a ring marks a learning rate at an end of the grid. The "
+    "tuned in every condition on the validation split, over {num_rates} learning rates with "
+    "{num_tuning_seeds} other seeds, and a ring marks a learning rate at an end of the grid. The "
     "second page shows validation loss versus learning rate, with the chosen rates marked above "
     "the axis.",
     presets={

@@ -31,19 +31,19 @@ FIGURE = Figure(
         "two-adam-beats-tuned-adamw": "the test loss of AdamW, tuned with as many runs as all of "
         "k-Adam, minus that of 2-Adam is {} nats per token",
     },
-    caption="nanoGPT ({model.num_layers} layers, {model.num_heads} heads, width {model.width}) "
-    "on the {corpus} corpus, batch {batch}, {num_steps} steps: a warm-up of {warmup_steps}, then "
-    "a cosine to {final_rate:g} of the learning rate (constant for Schedule-free AdamW). Every "
-    "optimizer is tuned with the same number of runs, all of its rates and settings with one "
-    "seed and the best {num_finalists} with {num_tuning_seeds}; k-Adam's settings are its "
-    "strategies at k in {ks}, and only their learning rates are tuned. (a) Tuned AdamW's test "
-    "loss minus the arm's, {num_seeds} fresh seeds, {eval_batches} batches, mean and paired 95% "
+    caption="nanoGPT ({model.num_layers} layers, {model.num_heads} heads, width {model.width}) on "
+    "the {corpus} corpus, batch {batch}, {num_steps} steps: a warm-up of {warmup_steps}, then a "
+    "cosine to {final_rate:g} of the learning rate (constant for Schedule-free AdamW). Every "
+    "optimizer is tuned with the same number of runs: all of its rates and settings with one seed, "
+    "and the best {num_finalists} with {num_tuning_seeds} seeds; k-Adam's settings are its "
+    "strategies at k in {ks}, and only their learning rates are tuned. (a) Tuned AdamW's test loss "
+    "minus the arm's, {num_seeds} fresh seeds, {eval_batches} batches, mean and paired 95% "
     "interval, filled where Holm's procedure over all rows finds it different from zero; (picked) "
-    "is the arm that tuning k-Adam ends with; (b) the test loss of each seed, and their mean. A "
-    "ring marks an arm with a learning rate, γ, β or λ at an end of what was tried. The second "
-    "page shows validation loss of the first tuning seed versus learning rate, with the chosen "
-    "rate filled: (a) each optimizer at its chosen γ, β and λ; (b) every k and strategy, k = 3 "
-    "dashed, with AdamW at its first setting, dotted.",
+    "marks the arm that the tuning of k-Adam selects; (b) the test loss of each seed, and their "
+    "mean. A ring marks an arm with a learning rate, γ, β or λ at an end of what was tried. The "
+    "second page shows validation loss of the first tuning seed versus learning rate, with the "
+    "chosen rate filled: (a) each optimizer at its chosen γ, β and λ; (b) every k and strategy, k "
+    "= 3 dashed, with AdamW at its first setting, dotted.",
     presets={
         "smoke": Config(
             model=SMOKE_MODEL,

@@ -25,18 +25,18 @@ FIGURE = Figure(
     title="How sensitive is each optimizer to its learning rate, and where should 2-Adam start?",
     paper="not in the paper",
     question=WORTH_TRYING,
-    caption="nanoGPT ({model.num_layers} layers, {model.num_heads} heads, width {model.width}) "
-    "on the {corpus} corpus, batch {batch}, {num_steps} steps: {warmup_steps} of warm-up, then a "
+    caption="nanoGPT ({model.num_layers} layers, {model.num_heads} heads, width {model.width}) on "
+    "the {corpus} corpus, batch {batch}, {num_steps} steps: {warmup_steps} of warm-up, then a "
     "cosine to {final_rate:g} of the learning rate (none for Schedule-free); every optimizer has "
     "its usual hyperparameters, {num_rates} learning rates that rise by a factor of {factor:g}, "
-    "and the same {num_seeds} seeds. (a) Validation loss, mean and range over seeds, with the "
-    "best rate filled; (b) width of the basin, the decades of learning rates within "
-    "{tolerance:g} nat of the lowest loss; (c) best rate over AdamW's, paired by seed, and what "
-    "two properties of updates on normal noise predict for 2-Adam: their size, and how far many "
-    "of them together carry. (d) 2-Adam's test loss at AdamW's best rate, and at that rate times "
-    "the ratio of (c), minus that at its own best rate; then the loss at the scaled rate minus "
-    "AdamW's. Dots are seeds and bars are 95% t intervals for the mean. A ring marks a best rate "
-    "at an end of its grid, and a triangle a grid that ends inside the basin of some seed.",
+    "and the same {num_seeds} seeds. (a) Validation loss, mean and range over seeds, with the best "
+    "rate filled; (b) width of the basin, in decades: the learning rates whose loss is within "
+    "{tolerance:g} nat of the lowest; (c) best rate over AdamW's, paired by seed, and what two "
+    "properties of updates on normal noise predict for 2-Adam: their size, and how far many of "
+    "them together move a weight. (d) 2-Adam's test loss at AdamW's best rate, and at that rate "
+    "times the ratio of (c), minus that at its own best rate; then the loss at the scaled rate "
+    "minus AdamW's. Dots are seeds and bars are 95% t intervals for the mean. A ring marks a best "
+    "rate at an end of its grid, and a triangle a grid that ends inside the basin of some seed.",
     presets={
         "smoke": Config(
             model=SMOKE_MODEL,

@@ -23,9 +23,10 @@ FIGURE = Figure(
         "two-adam-beats-adam-on-images": "the test error of Adam on images minus that of 2-Adam, "
         "inverse exp, is {} percentage points"
     },
-    caption="The CNN at {model.width:g} of its width is trained on {dataset}, batch {batch}, "
-    "{num_steps} steps with a linear warm-up over the first {warmup_steps} and a cosine to "
-    "{final_rate:g} of the learning rate; " + TUNED + " error chooses. " + panels("error", "image"),
+    caption="The CNN at {model.width:g} times the paper's width is trained on {dataset}, batch "
+    "{batch}, {num_steps} steps with a linear warm-up over the first {warmup_steps} and a cosine "
+    "to "
+    "{final_rate:g} of the learning rate; " + TUNED + " error. " + panels("error", "image"),
     presets={
         "smoke": Config(
             model=CNNConfig(width=1 / 32),

@@ -21,7 +21,7 @@ FIGURE = Figure(
     caption="nanoGPT ({model.num_layers} layers, {model.num_heads} heads, width {model.width}) is "
     "trained on the {corpus} corpus, batch {batch}, {num_steps} steps at a constant learning rate; "
     + TUNED
-    + " loss chooses. "
+    + " loss. "
     + panels("loss", "batch"),
     presets={
         "smoke": Config(

@@ -13,14 +13,14 @@ FIGURE = Figure(
     paper="Fig. 14",
     question=GENERALIZATION,
     caption=NETWORK
-    + ", at (β, γ) = (0.999, 0.9) and at the last of {num_curve} points, uniform in "
-    "arc length, on the normal curve through it. The learning rate is e^(-sn|C|/2) times a "
-    "constant η₀ = {learning_rate:g} in (a) to (c), and times a linear warm-up of {warmup_steps} "
-    "steps and a cosine from {learning_rate:g} to {final_rate:g} times that in (d) and (e). (a) "
-    "‖uₙ‖∞ and (b) ‖θₙ₊₁-θₙ‖∞/η₀, medians over seeds, without annealing (dashed) and with the "
-    "paper's s = 1, and Theorem 1's bound on the latter at two points. (c) The slope of ln "
-    "‖θₙ₊₁-θₙ‖∞ for {slope_first} ≤ n ≤ {slope_last}, median and range over seeds. (d) Test loss, "
-    "median over seeds; (e) the lowest test loss, mean with 95% interval over seeds; (f) the "
+    + ", at (β, γ) = (0.999, 0.9) and at the last of {num_curve} points, uniform in arc length, on "
+    "the normal curve through it. The learning rate is e^(-sn|C|/2) times a constant η₀ = "
+    "{learning_rate:g} in (a) to (c). In (d) and (e) it is e^(-sn|C|/2) times a schedule: a linear "
+    "warm-up of {warmup_steps} steps, then a cosine from {learning_rate:g} to {final_rate:g} times "
+    "that. (a) ‖uₙ‖∞ and (b) ‖θₙ₊₁-θₙ‖∞/η₀, medians over seeds, without annealing (dashed) and "
+    "with the paper's s = 1, and Theorem 1's bound on the latter at two points. (c) The slope of "
+    "ln ‖θₙ₊₁-θₙ‖∞ for {slope_first} ≤ n ≤ {slope_last}, median and range over seeds. (d) Test "
+    "loss, median over seeds; (e) the lowest test loss, mean with 95% interval over seeds; (f) the "
     "points.",
     presets={
         "smoke": Config(

@@ -11,15 +11,15 @@ FIGURE = Figure(
     title="Decays that follow the batch size, and where they leave the stable region",
     paper="not in the paper",
     question=UPDATES_BOUNDED,
-    caption="γ = {b1:g} and β = {b2:g} at one batch size become those at another by three rules: "
-    "tokens (β^ρ, γ unchanged), both (γ^ρ, β^ρ) and sde (1-γ and 1-β times ρ), where ρ is the "
-    "ratio of batch sizes. (a) How fast updates grow once gradients stop; the vertical line is B*, "
-    "where the tokens rule crosses γ² = β. (b) The supremum of an update after {num_steps} steps, "
-    "and the largest one in training: nanoGPT ({model.num_layers} layers, width {model.width}, "
-    "{corpus} corpus, vocabulary {model.vocab_size}) from batch size {batch} on, learning rate "
-    "{learning_rate:g}, ε = {eps:g}, {num_seeds} seeds. (c) The largest update of a step with the "
-    "tokens rule, in rows of the embedding that the text never uses. (d) The training loss at the "
-    "end.",
+    caption="From γ = {b1:g} and β = {b2:g} at one batch size, three rules derive the decays at "
+    "another: tokens (β^ρ, γ unchanged), both (γ^ρ, β^ρ) and sde (1-γ and 1-β times ρ), where ρ is "
+    "the ratio of batch sizes. (a) How fast updates grow once gradients stop; the vertical line is "
+    "B*, where the tokens rule crosses γ² = β. (b) The supremum of an update after {num_steps} "
+    "steps, and the largest one in training: nanoGPT ({model.num_layers} layers, width "
+    "{model.width}, {corpus} corpus, vocabulary {model.vocab_size}) from batch size {batch} on, "
+    "learning rate {learning_rate:g}, ε = {eps:g}, {num_seeds} seeds. (c) The largest update of a "
+    "step with the tokens rule, in rows of the embedding that the text never uses. (d) The "
+    "training loss at the end.",
     presets={
         "smoke": Config(
             model=SMOKE_MODEL, batch=1, num_steps=20, num_seeds=2, ratios=(1, 8), num_ratios=11

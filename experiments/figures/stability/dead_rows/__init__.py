@@ -16,8 +16,8 @@ FIGURE = Figure(
     "simplified_ademamix at optax's defaults (γ = {b1:g}, β = {b2:g}), with γ = {inside_b1:g}, and "
     "with updates clipped at the supremum of that γ, each with ε = {eps:g} and {small_eps:g}; with "
     "γ = {inside_b1:g} and clipping; with γ = {b1:g} and β = {inside_b2:g}; and by ademamix with "
-    "β = {mix_b2:g}, b3 = {mix_b3:g} and {inside_b3:g}. A constant gradient moves weights equally "
-    "in all of them. (a) The largest update of a step in rows of the embedding "
+    "β = {mix_b2:g} and b3 = {mix_b3:g} or {inside_b3:g}. A constant gradient moves weights "
+    "equally in all of them. (a) The largest update of a step in rows of the embedding "
     "that the text never uses, (b) in all other entries, (c) of the whole run in each tensor. (d) "
     "The training loss at the end.",
     presets={

@@ -15,7 +15,7 @@ FIGURE = Figure(
     "max-update of nanoGPT ({model.num_layers} layers, width {model.width}, learning rate "
     "{learning_rate:g}, {num_seeds} seeds, {corpus} corpus), with its largest value in the title; "
     "the last update of worst-case gradients of every length, through the same optimizer in "
-    "float64; the exact bound of the discrete algorithm; and Theorem 1, which soon leaves the axes "
+    "float64; the exact bound of the discrete algorithm; and Theorem 1, which soon leaves the plot "
     "where C is well below 0. Where γ² < β the exact bound is constant, and both training and the "
     "worst case stay within it. Where γ² > β worst cases grow; in training, updates grow only if "
     "gradients die out faster than β^(n/2), which they rarely do when β is small.",

@@ -18,10 +18,10 @@ FIGURE = Figure(
     "{learning_rate:g}, batch size {batch}, {num_seeds} seeds and {num_steps} steps, at points of "
     "the normal curve through (β, γ) = (0.999, 0.9). (a, b, c) ‖uₙ‖∞ for k = 1, 2, 3, median over "
     "seeds, and the exact bound at the last point; (d) the largest ‖uₙ‖∞, median and range over "
-    "seeds. (e) Gradients are normal noise for {dead_after} steps and 0 from then on: median and "
-    "range over {dead_seeds} seeds of the largest of {dead_entries} entries, every stage with (γ, "
-    "β) = {dead_point}. (f) The last update of N gradients constructed to be k-Adam's worst case, "
-    "through the optimizer in float64, and the last stage's exact bound.",
+    "seeds. (e) Gradients that are normal noise for {dead_after} steps and 0 from then on: median "
+    "and range over {dead_seeds} seeds of the largest of {dead_entries} entries, every stage with "
+    "(γ, β) = {dead_point}. (f) The last update after N gradients constructed to be k-Adam's worst "
+    "case, through the optimizer in float64, and the last stage's exact bound.",
     presets={
         "smoke": Config(
             model=SMOKE_MODEL,

@@ -28,7 +28,7 @@ FIGURE = Figure(
     "out, for {slope_first} ≤ n ≤ {slope_last} and around the paper's n = 1000; (d) the points; "
     "(e) the share of dead gradients, without which nothing grows, and (f) the loss, as running "
     "medians. Second page: (a) the fitted relation to both predicted rates, with intervals from a "
-    "bootstrap over points and seeds; (b) slopes over each prediction. Two changes break the "
+    "bootstrap over points and seeds; (b) slopes divided by each prediction. Two changes alter the "
     "picture: (c) ε = {contrast_eps:g} in place of {eps:g}, and (d) optax.scale_by_adam, whose "
     "float32 second moment underflows.",
     presets={

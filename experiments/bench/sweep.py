@@ -186,8 +186,8 @@ def run(config: SweepBenchConfig) -> list[Table]:
             COLUMNS,
             rows,
             note="The first call compiles, and the second doesn't. Compiling no longer matters when "
-            f"it falls to {COMPILE_SHARE:.0%} of the total. At most {config.compiled_apart} members "
-            "are compiled separately; times for more are extrapolated. "
+            f"it falls to {COMPILE_SHARE:.0%} of the total. At most {config.compiled_apart} "
+            "members are compiled separately; times for more are extrapolated. "
             'batching="auto" is map on CPUs, vmap elsewhere. '
             f"Medians of {config.repeats} rounds, interleaved. {environment()}",
         )

@@ -185,8 +185,8 @@ def run(config: SweepBenchConfig) -> list[Table]:
             f"All members trained for {config.num_steps} steps of 2-Adam: seconds",
             COLUMNS,
             rows,
-            note="The first call compiles, and the second doesn't. Compiling no longer matters when "
-            f"it falls to {COMPILE_SHARE:.0%} of the total. At most {config.compiled_apart} "
+            note="The first call compiles, and the second doesn't. Compiling no longer matters "
+            f"when it falls to {COMPILE_SHARE:.0%} of the total. At most {config.compiled_apart} "
             "members are compiled separately; times for more are extrapolated. "
             'batching="auto" is map on CPUs, vmap elsewhere. '
             f"Medians of {config.repeats} rounds, interleaved. {environment()}",

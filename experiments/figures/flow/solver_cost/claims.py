@@ -55,8 +55,8 @@ CLAIMS: tuple[Claim, ...] = (
         accept=(1.25, 1.75),
         reason="A substep in which u starts like √t has an error of h^(3/2), whatever the method.",
         correction="It is 1.5, except for the method of order 5 on nanoGPT: with fewer than about "
-        "a hundred gradients per step its stages put v below 0 after a change of minibatch, and "
-        "the errors that this causes fall faster.",
+        "a hundred gradients per step its stages make v negative after a change of minibatch, "
+        "and the errors that this causes fall faster.",
     ),
     order(
         "tsit5_x",
@@ -67,8 +67,8 @@ CLAIMS: tuple[Claim, ...] = (
         accept=(2.0, 2.7),
         reason="Two tenths are allowed on either side; the whole range is above 1.75, the most "
         "that is allowed in t.",
-        correction="It is 3 where all errors are small: in x only a minibatch's first substep is "
-        "off, by h³. On nanoGPT the errors are not yet small and fall faster.",
+        correction="It is 3 where all errors are small: in x only a minibatch's first substep has "
+        "an error, of h³. On nanoGPT the errors are not yet small and fall faster.",
     ),
     claim(
         id="five-gradients-do-what-eulers-hundred-do",

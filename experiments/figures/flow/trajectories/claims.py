@@ -44,7 +44,8 @@ CLAIMS: tuple[Claim, ...] = (
             (
                 "1e-3",
                 1e-3,
-                "Their distance grows like η: state it with its η, since a picture hides it.",
+                "Their distance is proportional to η, which a picture hides: state the two "
+                "together.",
             ),
         )
     ),
@@ -75,7 +76,7 @@ CLAIMS: tuple[Claim, ...] = (
         statistic=lambda run: every_median(run.early_ratio),
         accept=(0.0, 0.5),
         reason="Ten steps are the memory of m, 1/(1-γ); a half is a rough estimate.",
-        correction="It is nearer there, but by less than a half.",
+        correction="It is closer, but its distance is reduced by less than a half.",
     ),
     claim(
         id="euler-with-100-substeps-suffices",

@@ -57,7 +57,7 @@ CLAIMS: tuple[Claim, ...] = (
         reason="W moves by about η per step and entry, so for the last hundredth of the run it is "
         "within a few hundredths of where it ends.",
         corrected_by="inner-products-less-with-qk-norm",
-        correction="It does so like 1-γ^(N-n): only within the last few times 1/(1-γ) steps.",
+        correction="It goes to 0 like 1-γ^(N-n): only in the last few times 1/(1-γ) steps.",
     ),
     claim(
         id="assumption-1-chance",
@@ -71,7 +71,7 @@ CLAIMS: tuple[Claim, ...] = (
         accept=(-math.inf, 1.5),
         reason="Independent random directions have 1; 50% more is allowed for what "
         "gradients of neighboring steps share.",
-        correction="They are not chance: momentum has moved W_N against g_n itself.",
+        correction="They are not due to chance: momentum has moved W_N against g_n itself.",
     ),
     claim(
         id="inner-products-are-momentums",
@@ -84,8 +84,8 @@ CLAIMS: tuple[Claim, ...] = (
         accept=(0.85, 1.15),
         reason="The tolerance is that of the factor (1+γ)/(1-γ) in norm_dynamics, which has the "
         "same source: a seventh is allowed for the correlation of gradients of different steps.",
-        correction="It is negative, and by this much near the end, where gradients of other steps "
-        "have had no time to act; farther back correlated gradients cancel part of it.",
+        correction="It is negative, and has this size near the end, where gradients of other "
+        "steps have had no time to act; farther back, correlated gradients cancel part of it.",
     ),
     claim(
         id="lemma-2-orthogonal-gradients",

@@ -37,7 +37,7 @@ def _on_the_flow(run: xr.Dataset, form: str, lowest: float, highest: float) -> E
 
 AT_ZERO = dict(
     corrected_by="norm-is-a-moving-average-with-decay",
-    correction="At λ = 0 it is a sum, like AdaGrad's, of whole slices.",
+    correction="At λ = 0 it is a sum, as in AdaGrad, but for whole slices.",
 )
 
 claim = partial(Claim, figure="norm_dynamics")
@@ -139,7 +139,7 @@ CLAIMS: tuple[Claim, ...] = (
         accept=(0.95, 1.05),
         reason="The tolerance is that of the form with ‖dW/dt‖² itself.",
         corrected_by="flow-velocity-form",
-        correction="With minibatches held for a step d²W/dt² is O(1/η), so keep ‖dW/dt‖².",
+        correction="With minibatches held for a step, d²W/dt² is O(1/η), so keep ‖dW/dt‖².",
     ),
     on_the_flow(
         "velocity",

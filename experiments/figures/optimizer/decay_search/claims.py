@@ -67,8 +67,8 @@ CLAIMS: tuple[Claim, ...] = (
         "memory is another question.",
         correction="The best that the search found is worse than AdamW on seeds that were not used "
         "to choose either.",
-        scale="In most seeds AdamW is better by a hundredth, as with ten seeds; in four of forty "
-        "its loss is up to 0.4 higher.",
+        scale="With most seeds AdamW is better by a hundredth of a nat, as in the run with ten "
+        "seeds; with four of the forty its loss is up to 0.4 nats higher.",
     ),
     claim(
         id="searched-decays-beat-adamw-on-images",
@@ -108,6 +108,6 @@ CLAIMS: tuple[Claim, ...] = (
         reason="Within 0.05 nat, a fiftieth of the loss and the gap between AdamW and the scaled "
         "strategy in a pilot run, nobody would search for more; it is 0 if inverse exp is the "
         "best.",
-        correction="Other decays are better by more than that.",
+        correction="Other decays are better by more than this margin.",
     ),
 )

@@ -90,8 +90,8 @@ CLAIMS: tuple[Claim, ...] = (
         statistic=lambda run: _gain(run, [ADAMW], _kadam(run)),
         accept=(USEFUL, math.inf),
         reason=COST,
-        correction="AdamW does as well, to a hundredth of a nat, or better once its decays and its "
-        "weight decay are tuned with as many runs as k-Adam's k and strategy.",
+        correction="AdamW does as well, to within a hundredth of a nat, or better, once its decays "
+        "and its weight decay are tuned with as many runs as k-Adam's k and strategy.",
     ),
     claim(
         id="two-adam-beats-tuned-adamw",
@@ -104,8 +104,8 @@ CLAIMS: tuple[Claim, ...] = (
         accept=(USEFUL, math.inf),
         reason=COST + " What the paper recommends needs no choice of k and strategy, so it is "
         "judged by itself.",
-        correction="An AdamW tuned over its decays and weight decay does as well, to a hundredth "
-        "of a nat, or better.",
+        correction="An AdamW tuned over its decays and weight decay does as well, to within a "
+        "hundredth of a nat, or better.",
     ),
     claim(
         id="two-adam-is-the-best-kadam",
@@ -131,7 +131,7 @@ CLAIMS: tuple[Claim, ...] = (
         accept=(USEFUL, math.inf),
         reason=COST + " Anyone looking for a better optimizer than AdamW can choose from these.",
         correction="The paper compares with Adam alone; another existing optimizer "
-        "does as well, to a hundredth of a nat, or better.",
+        "does as well, to within a hundredth of a nat, or better.",
     ),
     claim(
         id="some-kadam-beats-tuned-adamw",

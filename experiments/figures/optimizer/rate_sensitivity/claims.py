@@ -74,8 +74,8 @@ CLAIMS: tuple[Claim, ...] = (
         accept=(-math.inf, 0.05),
         reason="This is the tolerance of a basin here: losing less than that is not a reason to "
         "tune again.",
-        correction="It loses more than a basin's tolerance there: tune a run again, or start it "
-        "from AdamW's rate times the ratio that the figure states.",
+        correction="It loses more than the tolerance there: tune the rate again, or start from "
+        "AdamW's rate times the ratio that the figure states.",
     ),
     claim(
         id="two-adam-is-no-more-sensitive",
@@ -87,9 +87,9 @@ CLAIMS: tuple[Claim, ...] = (
         statistic=_wider_basin,
         accept=(0.0, math.inf),
         reason="An optimizer that is no more sensitive does not have a narrower basin.",
-        correction="Its basin, as interpolated, is narrower, by less than the grid can resolve. "
-        "The bound on updates, which is Adam's own with other decays, says nothing about learning "
-        "rates.",
+        correction="Its basin, as interpolated, is narrower, but by less than the grid can "
+        "resolve. The bound on updates, which is Adam's own with other decays, says nothing about "
+        "learning rates.",
         scale="On the deeper network its basin is narrower by more, but widths differ too much "
         "among six seeds to decide.",
     ),
@@ -106,7 +106,7 @@ CLAIMS: tuple[Claim, ...] = (
         reason="Learning rates are tried in steps of about a factor of two: a prediction that is "
         "further off saves no trial.",
         correction="Momentum spreads a gradient over many updates: the size of one of them does "
-        "not say how far they carry together.",
+        "not say how far they move a weight together.",
     ),
     claim(
         id="displacement-predicts-the-rate",
@@ -121,7 +121,7 @@ CLAIMS: tuple[Claim, ...] = (
         reason="As for the size of updates; slow averages of the gradient, which training follows, "
         "are amplified by this factor whatever momentum does.",
         correction="The gradients of training are not noise around a slow average, or the learning "
-        "rate is not limited by how far updates carry.",
+        "rate is not limited by how far updates move a weight.",
     ),
     claim(
         id="switching-to-two-adam-gains",

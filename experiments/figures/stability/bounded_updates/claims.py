@@ -19,7 +19,7 @@ CLAIMS: tuple[Claim, ...] = (
         accept=(-math.inf, 0.25),
         reason="Every point must be nearer to 0, a constant, than to 1/2, which is √n.",
         correction="Finite precision, which blurs C = 0, is not the reason: on B₀ the exact "
-        "supremum tends to 1/√(1-β); it is finite there and continuous through B₀.",
+        "supremum is finite and tends to 1/√(1-β), and it is continuous across B₀.",
     ),
     claim(
         id="exact-bound-on-b-zero",

@@ -17,7 +17,7 @@ CLAIMS: tuple[Claim, ...] = (
         statistic=lambda run: median(run.rank_correlation.sel(horizon="early").values),
         accept=(-math.inf, -0.6),
         reason="A random order of a dozen points reaches this in one case of 40.",
-        correction="C is the same at every point and does not order them, and toward β = 1 the "
+        correction="C is the same at every point, so it does not order them; toward β = 1 the "
         "loss rises again.",
     ),
 )

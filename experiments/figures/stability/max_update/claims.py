@@ -119,7 +119,7 @@ CLAIMS: tuple[Claim, ...] = (
         accept=(0.9, 1.1),
         reason="The tolerance is the same tenth as deeper inside B₋.",
         corrected_by="grows-in-b-minus",
-        correction="Just below the boundary growth starts, then gradients revive and it ends.",
+        correction="Just below the boundary growth starts, but then gradients revive and end it.",
     ),
     claim(
         id="larger-eps-stops-growth",

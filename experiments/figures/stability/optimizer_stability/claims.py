@@ -48,7 +48,7 @@ CLAIMS: tuple[Claim, ...] = (
         statistic=lambda run: _at("adam", 100_000, run),
         accept=(0.0, 0.1 / math.sqrt(0.001) * (1 + 1e-6)),
         reason="That is the stated bound, 3.1623, up to rounding.",
-        correction="Gradients that grow by a factor of β/γ per step reach more.",
+        correction="Gradients that grow by a factor of β/γ per step cause a larger step.",
         corrected_by="adams-supremum",
     ),
     claim(

@@ -36,7 +36,8 @@ CLAIMS: tuple[Claim, ...] = (
         reason="B₋ is the unstable region only if no point of it is stable.",
         corrected_by="worst-case-grows-beyond-the-exact-boundary-alone",
         correction="The discrete algorithm's boundary is γ² = β: between C = 0 and γ² = β its "
-        "updates are bounded although C < 0. Their rate is max(0, ln(γ/√β)), not |C|/2.",
+        "updates are bounded although C < 0. The supremum grows at the rate max(0, ln(γ/√β)), not "
+        "|C|/2.",
     ),
     claim(
         id="monotone-along-normal-curves",

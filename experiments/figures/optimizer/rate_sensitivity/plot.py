@@ -12,7 +12,7 @@ SHOWN = 1.0
 """Nats above the lowest mean loss that are drawn."""
 PREDICTIONS = {
     "predicted_by_size": ("by the size of updates", "x"),
-    "predicted_by_displacement": ("by how far updates carry", "+"),
+    "predicted_by_displacement": ("by how far updates move a weight", "+"),
 }
 PRICES = {
     "price_at_adamws": ("at AdamW's rate, minus that at its own best", "o"),

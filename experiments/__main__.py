@@ -440,7 +440,7 @@ def _path(text: str) -> Path:
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "names": dict(nargs="+", metavar="NAME", help="as `list` shows them"),
+    "names": dict(nargs="+", metavar="NAME", help="one or more names that `list` shows"),
     "--preset": dict(
         choices=PRESETS, default="laptop", help="default: laptop; only some figures have evening"
     ),
@@ -449,7 +449,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         default=[],
         type=_assignment,
         metavar="FIELD=VALUE",
-        help="replace a field, repeatable; `NAME --help` shows every field with its meaning",
+        help="replace a field; repeatable; `NAME --help` shows every field with its meaning",
     ),
     "--save": dict(
         type=_path, metavar="DIR", help="also write each table as a dataset, DIR/NAME_NUMBER.nc"
@@ -481,7 +481,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         default=[],
         type=_assignment,
         metavar="FIELD=VALUE,VALUE,...",
-        help="train all combinations of these values of numeric fields in one program, repeatable",
+        help="train all combinations of these values of numeric fields in one program; repeatable",
     ),
     "--output": dict(
         type=_path, metavar="DIR", help="the run's own folder; default: RESULTS/PRESET/train_TASK"

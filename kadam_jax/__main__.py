@@ -281,7 +281,7 @@ def _rounding(b1: float, b2: float) -> list[str]:
     gap = float(Fraction(b1) ** 2 - Fraction(b2))
     if gap == 0 or abs(gap) > 1e-12 * b2:
         return []
-    return [f"Only rounding decides this: b1^2 - b2 = {gap:.1e} in float64. Move away from it."]
+    return [f"Only rounding decides this: b1^2 - b2 = {gap:.1e} in float64. Keep a margin."]
 
 
 def _paper(b1: float, case: _Case) -> list[str]:
@@ -324,7 +324,7 @@ def _without_gradients(b1: float, b2: float, eps: float) -> list[str]:
         end = math.ceil(math.log(SMALLEST) / math.log(b2))
         jump = f"{_from_log(end * math.log(b1) - math.log(eps))}" if eps else "infinity"
         lines += [
-            f"  A v that is stored in float32 is lost to underflow after {_after(end)}: there the",
+            f"  A v that is stored in float32 is lost to underflow after {_after(end)}: then the",
             f"  update jumps from {_from_log(_log_update(end, b1, b2, eps))} to m/eps = {jump}.",
         ]
     return lines
@@ -571,7 +571,7 @@ def _read(
     if growth > EDGE:
         until = steps_until_update(optimizer, 1000.0, num_steps=TAIL)
         lines.append(f"  After a single gradient it passes 1,000 in {_after(int(until))},")
-        lines.append("  unless eps ends it before.")
+        lines.append("  unless eps ends its growth before that.")
     lines += ["", *_memory(decays)] if decays else []
     lines += ["", *_black_box_advice(unstable, growth, decays)]
     return not unstable, lines
@@ -587,8 +587,8 @@ def _black_box_verdict(unstable: bool, exact: bool, growth: float) -> list[str]:
             "updates are bounded.",
         ]
     return [
-        "STABLE AS FAR AS KNOWN: updates do not grow once gradients stop. It is not",
-        "proved that nothing else makes them large.",
+        "STABLE AS FAR AS KNOWN: updates do not grow once gradients stop. Whether",
+        "anything else can make them large is not known.",
     ]
 
 
@@ -608,7 +608,7 @@ def _black_box_advice(unstable: bool, growth: float, decays: dict[str, float]) -
     if not names:
         return [
             "What to change: raise the decay of squared gradients, or lower those of gradients,",
-            "until they do not grow. Which decay is at fault is not known for this optimizer.",
+            "until updates do not grow. Which decay is at fault is not known for this optimizer.",
         ]
     slow = decays[names[0]]
     lower, higher = nearest(names[0], slow, b2), nearest("b2", slow, b2)

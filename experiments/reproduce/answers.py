@@ -152,7 +152,7 @@ def more_observations(judgment: Judgment) -> str:
 
     >>> claim = SimpleNamespace(accept=(0.0, math.inf))
     >>> more_observations(Judgment(claim, Estimate(1.0, -1.0, 3.0, 5), INCONCLUSIVE, ""))
-    'about 4 times as many observations would decide it if the estimate stays'
+    'about 4 times as many observations would decide it if the estimate stays the same'
     """
     estimate, ends = judgment.estimate, judgment.claim.accept
     within = [end for end in ends if math.isfinite(end) and estimate.low <= end <= estimate.high]
@@ -169,7 +169,8 @@ def more_observations(judgment: Judgment) -> str:
         return "whatever lies beyond the edge of a grid could decide it"
     if factor >= 99.5:
         return "more than a hundred times as many observations would be needed"
-    return f"about {factor:.2g} times as many observations would decide it if the estimate stays"
+    many = f"about {factor:.2g} times as many observations"
+    return f"{many} would decide it if the estimate stays the same"
 
 
 def measured(estimate: Estimate, digits: int = 4) -> str:

@@ -470,8 +470,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--reissue": dict(
         type=_path,
         metavar="BEFORE",
-        help="keep the committed arrays, under the key of the current code, if its smoke datasets "
-        "equal, to the bit, those in BEFORE, a results folder that the earlier code has written",
+        help="keep the committed arrays under the current code's key, if its smoke datasets equal, "
+        "bit for bit, those in BEFORE, a results folder that the earlier code has written",
     ),
     "task": dict(
         nargs="?", choices=TASKS, metavar="TASK", help="what to train: text, the default, or images"

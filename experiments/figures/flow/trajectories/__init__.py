@@ -25,10 +25,10 @@ FIGURE = Figure(
     "of the flow with the paper's bias correction, of the flow with the correction that belongs to "
     "its own averages (self-consistent), and of the paper's flow outside the embedding, most of "
     "whose rows belong to tokens that never occur and move together. (d) The same versus η, after "
-    "{compared_steps} steps and after equal times Nη. (e) Distances to the flow solved with "
-    "{reference_substeps} substeps, of Euler's method (the paper's), of the exponential integrator "
-    "with {substeps} substeps, and of the discrete run; (f) the flow's distance to the discrete "
-    "run in the first steps.",
+    "{compared_steps} steps and after equal times Nη. (e) How far Euler's method (the paper's), "
+    "the exponential integrator with {substeps} substeps, and the discrete run are from the flow "
+    "solved with {reference_substeps} substeps; (f) the flow's distance to the discrete run in the "
+    "first steps.",
     presets={
         "smoke": Config(
             model=SMOKE_MODEL,

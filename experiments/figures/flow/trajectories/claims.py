@@ -69,8 +69,9 @@ CLAIMS: tuple[Claim, ...] = (
     claim(
         id="self-consistent-correction-halves-the-early-distance",
         section="§2.2, App. B",
-        statement="With the bias correction of its own averages the flow is at most half as far "
-        "from the first discrete steps as with the paper's, which is that of discrete averages.",
+        statement="With the bias correction that belongs to its own averages, the flow is at most "
+        "half as far from the first discrete steps as with the paper's correction, which belongs "
+        "to discrete averages.",
         quantity="distance to the discrete run after 10 steps over that of the paper's flow: "
         "median over seeds at each η, lowest and highest ends of their intervals",
         statistic=lambda run: every_median(run.early_ratio),

@@ -34,7 +34,7 @@ CLAIMS: tuple[Claim, ...] = (
         "they have moved: median over seeds",
         statistic=lambda run: median_over_seeds(_distance(run, "coarse")),
         accept=(0.0, 0.1),
-        reason="Lines that differ by a tenth of their displacement look like one line.",
+        reason="Lines that differ by less than a tenth of their displacement look like one line.",
         corrected_by="coarse-graining-harmless-for-the-loss",
         correction="The trajectories part as soon as they move; only the loss ends where it would "
         "without coarse-graining.",

@@ -76,8 +76,8 @@ CLAIMS: tuple[Claim, ...] = (
     claim(
         id="inner-products-are-momentums",
         section="Assumption 1",
-        statement="⟨W_N, g_n⟩ is negative on average, by the contribution of g_n itself to W_N: "
-        "-η(1-γ^(N-n))⟨g_n, g_n/√v_n⟩.",
+        statement="On average ⟨W_N, g_n⟩ is the contribution of g_n itself to W_N, which is "
+        "negative: -η(1-γ^(N-n))⟨g_n, g_n/√v_n⟩.",
         quantity=f"mean cosine of W_N and g_n over slices and the last {LATE_STEPS} steps, over "
         "the cosine that this contribution alone gives, with qk-norm: median over seeds",
         statistic=lambda run: median_over_seeds(_mean_over_own(run)),

@@ -48,8 +48,8 @@ CLAIMS: tuple[Claim, ...] = (
             statement="u/‖W‖ is u with a second adaptive normalization, γ₂ = 0 and "
             f"β₂ = 1/(1+2λη), at {which}.",
             quantity="‖W‖ times the scale that the coarse-grained second stage gives u, mean over "
-            "the last tenth of the run over that of the tenth after the middle: median over "
-            "slices, then over seeds",
+            "the last tenth of the run divided by the mean over the tenth after the middle: median "
+            "over slices, then over seeds",
             statistic=lambda run, place=place: median_over_seeds(run.drift.isel(decay=place)),
             accept=(0.95, 1.05),
             reason="A constant only changes the learning rate; a twentieth is allowed for e^-5 of "

@@ -70,7 +70,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
             section="§4.3",
             statement=f"A k larger than 2 gains more over Adam, or loses less to it, {growing}.",
             quantity="slope of Adam's test loss minus k-Adam's, mean over k ≥ 3, nats per token "
-            f"and {AXES[axis].unit}, each tuned in every condition: mean over fresh seeds, 95% "
+            f"per {AXES[axis].unit}, each tuned in every condition: mean over fresh seeds, 95% "
             "interval by Student's t",
             statistic=lambda run, axis=axis: (
                 trend(run, axis, larger(run)) if reaches(run, axis) else NOTHING

@@ -55,7 +55,7 @@ CLAIMS: tuple[Claim, ...] = (
         id="other-rules-stay-inside",
         section="Theorem 1",
         statement="Rules that change both decays stay in the region of bounded updates.",
-        quantity="largest ln(γ/√β) of the rules both and sde at all batch sizes, in 1/step",
+        quantity='largest ln(γ/√β) of the rules "both" and "sde" at all batch sizes, in 1/step',
         statistic=lambda run: exact(
             run.growth.sel(rule=["both", "sde"]).max(), 2 * run.sizes["ratio"]
         ),
@@ -75,8 +75,8 @@ CLAIMS: tuple[Claim, ...] = (
         id="updates-grow-beyond-the-critical-batch",
         section="§3.2",
         statement="Beyond B* updates grow in training too.",
-        quantity="largest ‖uₙ‖∞ of the tokens rule over that of the both rule at the largest batch "
-        "size, median over seeds",
+        quantity='largest ‖uₙ‖∞ of the rule "tokens" over that of the rule "both" at the largest '
+        "batch size, median over seeds",
         statistic=_update_ratio,
         accept=(10.0, math.inf),
         reason="A factor of ten is more than seeds or stable decays can cause.",
@@ -95,8 +95,8 @@ CLAIMS: tuple[Claim, ...] = (
         id="growth-harms-the-loss",
         section="§3.3",
         statement="Beyond B* the loss is worse than with decays inside the stable region.",
-        quantity="training loss at the end of the tokens rule minus that of the both rule, largest "
-        "batch size, nats per token, paired by seed",
+        quantity='training loss at the end of the rule "tokens" minus that of the rule "both", '
+        "largest batch size, nats per token, paired by seed",
         statistic=_loss_gap,
         accept=(0.02, math.inf),
         reason="Changes of γ and β within the region change the loss by about two hundredths of a "

@@ -64,7 +64,7 @@ CLAIMS: tuple[Claim, ...] = (
         id="two-optimizers-grow",
         statement="Of optax's optimizers whose supremum is known exactly, only ademamix and "
         "simplified_ademamix grow once gradients stop.",
-        quantity="number of these optimizers that grow but should not, or the other way around",
+        quantity="number of these optimizers that grow but should not, or do not grow but should",
         statistic=_grow,
         accept=(0.0, 0.0),
         reason="The statement names each optimizer, so that a single exception refutes it.",

@@ -32,8 +32,8 @@ def decays_for_batch(
       \text{sde:} \quad 1 - \gamma' = \rho(1-\gamma), \; 1 - \beta' = \rho(1-\beta)
 
     "tokens" keeps the half-life of the second moment in examples (tokens), "both" that of both
-    moments, and "sde" both in the limit of small steps, a stochastic differential equation. "both"
-    never crosses γ² = β; "tokens" does at `critical_batch`.
+    moments, and "sde" keeps both in the limit of small steps, which is a stochastic differential
+    equation. "both" never crosses γ² = β; "tokens" does at `critical_batch`.
 
     Args:
       b1: decay γ of the first moment, in [0, 1).

@@ -15,9 +15,9 @@ __all__ = ["find_optimizers"]
 def find_optimizers() -> dict[str, Callable[..., optax.GradientTransformation]]:
     """Return, by name, optax's functions that make an optimizer from a learning rate.
 
-    The first parameter is the learning rate, and the result is a transformation or not annotated.
-    Transformations such as `scale_by_rprop` are parts of optimizers. Names are those of `optax`, or
-    of `optax.contrib`, from which optax moves optimizers to its main namespace.
+    The first parameter is the learning rate, and the result is annotated as a transformation, or
+    not annotated. Transformations such as `scale_by_rprop` are parts of optimizers. Names are those
+    of `optax`, or of `optax.contrib`, from which optax moves optimizers to its main namespace.
 
     >>> found = find_optimizers()
     >>> "adam" in found, "ademamix" in found, "scale_by_adam" in found, "chain" in found

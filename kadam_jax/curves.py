@@ -42,8 +42,8 @@ def level_curve(c: ArrayLike, num: int) -> tuple[jax.Array, jax.Array]:
     meets at γ = 2/(2+c), if c >= 0, and to the side γ=1 at β = 1/(1-c) otherwise. Both ends are
     excluded: on a curve of length L, point i is at :math:`s_i = (i+1)L/(num+1)` from the origin.
 
-    The points lie on the curve for every c; arc lengths are right to 1e-12 for \|c\| up to 100 and
-    lose digits slowly beyond.
+    The points lie on the curve for every c; arc lengths are accurate to 1e-12 for \|c\| up to 100
+    and lose digits slowly beyond.
 
     Args:
       c: the value of C, any finite number, any shape.
@@ -55,7 +55,7 @@ def level_curve(c: ArrayLike, num: int) -> tuple[jax.Array, jax.Array]:
     Raises:
       ValueError: `c` is not finite, `num` is below 1, or a point is on the border of the unit
         square after rounding (in float32, for instance, if \|c\| is above 1e37).
-      TypeError: `c` is not real or traced, since a curve needs concrete values; `num` is not an
+      TypeError: `c` is traced or not real, since a curve needs concrete values; `num` is not an
         int.
 
     Example:
@@ -117,7 +117,7 @@ def normal_curve(
     Raises:
       ValueError: `b1` or `b2` is outside (0, 1), `num` is below 1, `direction` is unknown, or a
         point is on the border of the unit square after rounding.
-      TypeError: `b1` or `b2` is not real or traced, since a curve needs concrete values; `num` is
+      TypeError: `b1` or `b2` is traced or not real, since a curve needs concrete values; `num` is
         not an int.
 
     Example:

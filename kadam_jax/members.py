@@ -130,8 +130,8 @@ def sweep(
     `fn` is traced and compiled once (once for each combination of static values), whatever the
     members' values and however they are chunked, and not again when the same `fn` is swept over
     other values. As in `jax.jit`, whose cache this is, `fn` must be pure: what it
-    closes over is read once. A change of JAX's settings compiles again. A member that becomes NaN
-    does not affect the others.
+    closes over is read once. Changing JAX's settings causes another compilation. A member that
+    becomes NaN does not affect the others.
 
     Args:
       fn: takes one member, a dict from each column's name to its value (a traced array; a Python

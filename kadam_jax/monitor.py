@@ -114,7 +114,7 @@ def record_dead_gradients(
 
     An entry is dead if it is 0 or if :math:`|g| < \tau \sqrt{\hat v}`, where τ = `threshold` and
     :math:`\hat v` is the bias-corrected average of :math:`|g|^2` with decay `b2`, this step
-    included. Only entries whose gradient all but vanishes let the update grow as the bound of
+    included. Only where the gradient all but vanishes can the update grow as the bound of
     Section 3 for C(β,γ) < 0 allows: there m decays as γⁿ and √v as β^(n/2).
 
     Args:
@@ -248,8 +248,8 @@ def measure_rms_ratio(
     .. math:: \sqrt{\operatorname{mean} \frac{|g|^2}{\max(\hat v, \varepsilon^2)}}
 
     where :math:`\hat v` is the average with decay `b2` that `record_dead_gradients` keeps. Values
-    above 1 say that the average lags behind growing gradients, which precedes spikes of the loss;
-    StableAdamW divides the learning rate by them. It is at most 1/√(1-β).
+    above 1 mean that the average lags behind growing gradients, which often precedes spikes of the
+    loss; StableAdamW divides the learning rate by them. It is at most 1/√(1-β).
 
     Args:
       b2: decay β of the average.

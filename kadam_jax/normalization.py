@@ -35,7 +35,7 @@ from kadam_jax._slices import root_mean_square as root_mean_square_of_slices
 
 
 class ScaleByAdaptiveNormalizationState(NamedTuple):
-    """State of one stage, or of the k > 1 stages of k-Adam; no average is bias-corrected."""
+    """State of one stage, or of the k > 1 stages of k-Adam; the averages are not bias-corrected."""
 
     count: jax.Array  # shape=(), dtype=int32, saturating: steps done
     # Trees like the parameters; k-tuples of them, the first stage first, if k > 1.
@@ -47,7 +47,7 @@ class ScaleByAdaptiveNormalizationState(NamedTuple):
 class Coefficients(NamedTuple):
     """The scalars of one stage at one step.
 
-    All are computed from 1-γ and 1-β, each rounded once. If a γ or β near 1 were rounded itself, it
+    All are computed from 1-γ and 1-β, each rounded once. If a γ or β near 1 were itself rounded, it
     would lose the digits that make up its gain: for float32's 0.9998 the relative error of 1-β is
     1.3e-4.
     """
@@ -178,8 +178,8 @@ def scale_to_rms(target: ArrayLike, axes: AxesOfLeaves = None) -> optax.Gradient
 
     .. math:: u \mapsto \rho \, u \big/ \sqrt{\textstyle\frac1N \sum_i |u_i|^2}
 
-    with ρ = `target` and 0 where u is 0. In a chain after other stages it makes their size the
-    learning rate's business alone: Adam's updates have a root mean square of about 0.2 in training,
+    with ρ = `target` and 0 where u is 0. In a chain after other stages it lets the learning rate
+    alone set their size: Adam's updates have a root mean square of about 0.2 in training,
     and a target of 0.2 lets Muon and its relatives use AdamW's learning rate and weight decay. No
     entry then exceeds ρ√N, whatever comes before.
 

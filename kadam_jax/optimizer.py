@@ -65,7 +65,7 @@ def scale_by_kadam(
 
     Raises:
       TypeError: `k` is not a Python int, `strategy` not a string, or a decay is a JAX array of less
-        than float32's precision, in which 1 minus the decay is not what was meant. `update` raises
+        than float32's precision, in which 1 minus the decay is inaccurate. `update` raises
         it for a state of `optax.adam`; see `convert_adam_state`.
       ValueError: `k` is less than 1, `strategy` is unknown, a sequence of decays does not have k
         entries, or a concrete value is out of range. `update` raises it if the gradients do not

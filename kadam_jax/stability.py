@@ -115,7 +115,7 @@ def max_update_bound(
     C > 0 Theorem 1 bounds the algorithm too; for C <= 0 it starts below what gradients can reach
     (`exact_max_update_bound`): with C=0 and γ=0.9 up to n=12. At n=0 the integral form is 0, and so
     is Theorem 1 at C=0, which is not a bound. The branch is chosen by the computed C, which
-    rounding leaves at exactly 0 for only a few pairs; a C below the decays' own last digits counts
+    rounding leaves at exactly 0 for only a few pairs; a C smaller than the decays' rounding counts
     as 0.
 
     Args:

@@ -25,7 +25,7 @@ the scale of gradients, and must be what the weights predict for random gradient
 gradient ascent through the optimizer reaches is a lower bound of the supremum.
 
 Everything here runs in float64 whatever the caller's settings are, with gradients so large that
-every ε in use disappears, and with parameters at 0, where decoupled weight decay does.
+every ε in use disappears, and with parameters at 0, where decoupled weight decay disappears too.
 Hyperparameters are what they are after rounding: float32 decays have an exact worst case too, that
 of the rounded decays. Updates are in units of the learning rate.
 
@@ -173,7 +173,7 @@ def impulse_response(
     Raises:
       TypeError: `optimizer` is not a `GradientTransformation`, or `num_steps` not an int.
       ValueError: `num_steps` is below 1, `learning_rate` is not positive, or `optimizer` cannot
-        update from gradients and parameters alone, or not in float64.
+        update from gradients and parameters alone, or cannot do so in float64.
 
     Example:
       >>> import optax
@@ -273,8 +273,8 @@ def dead_gradient_growth(
     .. math:: \lim_{j \to \infty} \ln \frac{|r_{j+1}|}{|r_j|}
 
     For Adam it is ln(γ/√β): positive beyond the boundary γ² = β, where a parameter whose gradient
-    vanishes moves faster and faster until ε or an underflow ends it, and negative inside it. It is
-    `exact_growth_rate` where that is positive.
+    vanishes moves faster and faster until ε or an underflow ends it, and negative inside the
+    boundary. It is `exact_growth_rate` where that is positive.
 
     Args:
       optimizer: any optax transformation that needs no more than gradients and parameters.
@@ -313,7 +313,7 @@ def steps_until_update(
     Args:
       optimizer: any optax transformation that needs no more than gradients and parameters.
       size: the update's modulus, a positive number; in units of the learning rate if the
-        optimizer's is 1.
+        optimizer's learning rate is 1.
       num_steps: the horizon, a Python int >= 2.
 
     Returns:

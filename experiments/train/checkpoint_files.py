@@ -58,7 +58,7 @@ def read_scores(folder: Path) -> dict[int, dict[str, float]]:
     except FileNotFoundError:
         return {}
     except DamagedFile as error:
-        say(f"{error}; which of the checkpoints is the best is unknown")
+        say(f"{error}; it is not known which checkpoint is best")
         return {}
     return {int(step): metrics for step, metrics in scores.items()}
 

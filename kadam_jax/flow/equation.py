@@ -175,7 +175,7 @@ def _accumulator(x) -> jax.Array:
 
 
 def widest_real(leaves) -> np.dtype:
-    """Return the dtype for numbers that all leaves share."""
+    """Return the dtype of scalars that all leaves share."""
     return promoted(*(leaf.real.dtype for leaf in leaves))
 
 
@@ -219,7 +219,7 @@ def flow_vector_field(
     its order there. Instead, integrate step by step, and within each step in x, with
     :math:`t = (n + x^2)\eta` and :math:`dy/dx = 2x\eta f`; then no step evaluates the next step's
     minibatch. Methods of order 2 then reach their full order, and those of higher order reach 3,
-    since the error of a step's first substep remains. Methods whose stages put v below 0 where it
+    since the error of a step's first substep remains. Methods whose stages make v negative where it
     starts from 0, as high-order methods do, need small enough substeps.
 
     Args:

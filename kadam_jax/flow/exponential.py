@@ -139,7 +139,7 @@ def _combine(weights, arrays):
 
 
 def start(gradient, parts: list[Part]):
-    """Return the gradient at a step's start; later substeps get the one that ended the last."""
+    """Return the gradient at a step's start; later substeps reuse that at the last one's end."""
     return gradient(parts)
 
 

@@ -64,7 +64,7 @@ class FlowState(NamedTuple):
 
 
 class Integral(NamedTuple):
-    """A sum over many substeps, in trees like the integrand; both None without one."""
+    """A sum over many substeps, in trees like the integrand; both are None without an integrand."""
 
     total: Any
     lost: Any  # the part of `total` lost to rounding
@@ -149,7 +149,7 @@ def solve_flow(
     with time s in steps from its start,
 
     - g is taken to be linear in s between its values at both ends; the later value is taken at the
-      point to which the same substep with g frozen leads, and the next substep starts with it;
+      point that the same substep reaches with g frozen, and the next substep starts with it;
     - u is found at nodes :math:`s = h x^2`, since it grows like √t from t = 0 and after every
       change of minibatch but is smooth in x. A stage's input between nodes is a quadratic in x
       (the linear g is one): m is its exact average, v that of its square at three Gauss points;
@@ -198,12 +198,12 @@ def solve_flow(
       A `FlowSolution`.
 
     Raises:
-      ValueError: a number is out of range, `batches` has another leading axis, `save` returns
-        nothing, `grad_fn` does not return a tree like the parameters, there are no parameters, or a
-        name is unknown.
+      ValueError: a number is out of range, the leading axis of `batches` is not `num_steps` long,
+        `save` returns nothing, `grad_fn` does not return a tree like the parameters, there are no
+        parameters, or a name is unknown.
       TypeError: `num_steps`, `substeps` or `k` is not a Python int, `learning_rate` or
-        `weight_decay` is not a scalar (but, say, a schedule), a parameter is neither floating point
-        nor complex, or the gradient of a real parameter is complex.
+        `weight_decay` is not a scalar (for example, a schedule), a parameter is neither floating
+        point nor complex, or the gradient of a real parameter is complex.
 
     Examples:
       >>> import jax, jax.numpy as jnp

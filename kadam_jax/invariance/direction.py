@@ -58,7 +58,7 @@ def direction_residual(
       :math:`-\eta (\dot r / r) \dot{\hat W}`.
 
     As η falls at fixed t, the last form's residual vanishes; those of the others do not (γ = 0.9,
-    an elementwise √v). λ is in none of the forms: it moves only r.
+    an elementwise √v). λ appears in none of the forms, since it changes only r.
 
     Args:
       weights: W, a tree; no slice may be 0, since that has no direction and gives NaN.

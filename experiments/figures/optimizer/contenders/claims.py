@@ -107,7 +107,7 @@ def _on(task: str) -> tuple[Claim, ...]:
             accept=(useful, math.inf),
             reason=f"k-Adam keeps k times Adam's state: for less than {useful:g} {units} nobody "
             "would switch.",
-            correction="AdamW does as well, to that margin, or better, when its decays are "
+            correction="AdamW does as well, to within that margin, or better, when its decays are "
             "searched too.",
             scale=SCALE.get(task, ""),
         ),
@@ -132,8 +132,9 @@ def _on(task: str) -> tuple[Claim, ...]:
             quantity=f"{score} of Muon minus that of Muon with the stage, {units}: {MEAN}",
             statistic=lambda run: _gain(run, task, ["muon"], ["muon_before"]),
             accept=(0.0, math.inf),
-            reason="With the stage Muon keeps as much as AdamW, which its users can afford, so any "
-            "gain counts. A first look, on text with another protocol, had 0.016 nats per token.",
+            reason="With the stage Muon keeps as much state as AdamW, which its users can afford, "
+            "so any gain counts. A first look, on text with another protocol, had 0.016 nats per "
+            "token.",
             correction="The stage adds nothing, or it harms.",
         ),
         claim(
@@ -200,12 +201,12 @@ CLAIMS: tuple[Claim, ...] = (
         section="§4.3",
         statement="With one setting for all tasks, chosen by the mean validation loss over them, "
         "k-Adam outperforms AdamW.",
-        quantity="test loss of AdamW minus that of the k-Adam with the lowest validation loss so, "
-        "percent of a uniform guess's loss: mean over tasks and fresh seeds",
+        quantity="test loss of AdamW minus that of the k-Adam with the lowest validation loss by "
+        "that rule, percent of a uniform guess's loss: mean over tasks and fresh seeds",
         statistic=lambda run: _shared(run, KADAM),
         accept=(0.0, math.inf),
-        reason="Who has no time to search takes a default, and a better default is worth having "
-        "at any size of the gain.",
+        reason="A user without time to search takes a default, and a better default is worth "
+        "having at any size of the gain.",
         correction="AdamW's best single setting does as well or better.",
     ),
     claim(
@@ -217,7 +218,7 @@ CLAIMS: tuple[Claim, ...] = (
         statistic=interior,
         accept=(1.0, 1.0),
         reason="An optimum at an edge means that the contender may be better than measured; one "
-        "such is enough to doubt its row.",
+        "such optimum is enough to doubt the contender's row.",
         correction="Some are at an edge; the figure rings them, and claims that they touch stay "
         "open on that side.",
     ),

@@ -22,7 +22,7 @@ KADAM = ("kadam_2", "kadam_2_scaled")
 USEFUL = 0.01
 """Nats per token; gains below it change nothing for a user."""
 LARGE = 0.1
-"""Nats per token; ten times that."""
+"""Nats per token; ten times `USEFUL`."""
 
 
 def _gain(run: xr.Dataset, rivals: Sequence[str], arms: Sequence[str]) -> Estimate:
@@ -55,9 +55,9 @@ CLAIMS: tuple[Claim, ...] = (
         quantity=f"test loss of AdamW minus that of the 2-Adam chosen on validation, {MEAN}",
         statistic=lambda run: _gain(run, [ADAMW], KADAM),
         accept=(USEFUL, math.inf),
-        reason=f"As on text by bytes: 2-Adam keeps twice Adam's state, and for less than "
+        reason=f"As with text in bytes, 2-Adam keeps twice Adam's state, and for less than "
         f"{USEFUL:g} nats per token nobody would switch.",
-        correction="AdamW does as well, to that margin, or better.",
+        correction="AdamW does as well, to within that margin, or better.",
     ),
     claim(
         id="a-stage-before-muon-helps-on-byte-pairs",
@@ -66,8 +66,8 @@ CLAIMS: tuple[Claim, ...] = (
         quantity=f"test loss of Muon minus that of Muon with the stage, {MEAN}",
         statistic=lambda run: _gain(run, ["muon"], ["muon_before"]),
         accept=(0.0, math.inf),
-        reason="As on text by bytes: with the stage Muon keeps as much as AdamW, which its users "
-        "can afford, so any gain counts.",
+        reason="As on text by bytes: with the stage Muon keeps as much state as AdamW, which its "
+        "users can afford, so any gain counts.",
         correction="The stage adds nothing, or it harms.",
     ),
     claim(
@@ -78,7 +78,7 @@ CLAIMS: tuple[Claim, ...] = (
         accept=(USEFUL, math.inf),
         reason="Entries of rare tokens have the most uneven gradients, which adaptive stages even "
         "out; a difference below the gain for which a user would switch is of no use.",
-        correction="It is as large on frequent ones, to that margin, or larger.",
+        correction="It is as large on frequent ones, to within that margin, or larger.",
         minimum={"num_bins": 5},
     ),
     claim(
@@ -89,10 +89,10 @@ CLAIMS: tuple[Claim, ...] = (
         statistic=lambda run: _rare_minus_frequent(run, ["sgd"], [ADAMW]),
         accept=(LARGE, math.inf),
         reason="The authors see the losses of rare tokens hardly fall without Adam, which is a "
-        f"matter of whole nats at the end of their runs; {LARGE:g} nats is little of that, and ten "
-        "times what a user would notice.",
-        correction="At this size and length it loses as much on frequent ones, to that margin, or "
-        "more.",
+        f"matter of whole nats at the end of their runs; {LARGE:g} nats is a small part of that, "
+        "and ten times what a user would notice.",
+        correction="At this size and length it loses as much on frequent ones, to within that "
+        "margin, or more.",
         minimum={"num_bins": 5},
     ),
 )

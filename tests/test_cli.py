@@ -286,6 +286,14 @@ def test_a_report_of_nothing_exits_1_and_writes_nothing(run, tmp_path):
     assert not (tmp_path / "results").exists()
 
 
+def test_a_missing_text_exits_1_and_writes_nothing(run, tmp_path):
+    arguments = "--preset", "smoke", "--set", "corpus=none.txt:pairs"
+    code, _, messages = run("run", "max_update", *arguments)
+    assert code == 1
+    assert "there is no file none.txt" in messages
+    assert not (tmp_path / "results").exists()
+
+
 def test_an_impossible_results_folder_exits_1(run, tmp_path):
     (tmp_path / "results").write_text("a file")
     code, _, messages = run("run", "stability_plane", "--preset", "smoke")

@@ -410,9 +410,14 @@ def test_a_corpus_has_the_tokens_of_its_files(tmp_path, tokenizer):
     if tokenizer == "bytes":
         assert read_corpus(source, cache=cache).sha256 == corpus.sha256
         assert corpus.bytes_per_token == 1
+        texts = [path.read_text() for path in sorted(tmp_path.glob("*.txt"))]
+        train = "".join(text[: len(text) * 9 // 10] for text in texts)
+        heldout = "".join(text[len(text) * 9 // 10 :] for text in texts)
+        assert bytes(corpus.tokens_train) == train.encode()
+        assert bytes(corpus.tokens_heldout) == heldout.encode()
 
 
-def test_ends_of_documents_are_no_text(tmp_path):
+def test_ends_of_documents_count_no_bytes(tmp_path):
     lines = "".join(json.dumps({"text": "word"}) + "\n" for _ in range(20))
     path = tmp_path / "c4-train.json.gz"
     path.write_bytes(compressed(lines.encode()))

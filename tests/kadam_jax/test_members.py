@@ -339,7 +339,7 @@ def test_a_second_sweep_compiles_nothing(mesh, batching, compilations):
 
 
 LARGE = np.arange(2**18, dtype=np.float32)
-"""One MiB, which is an argument of a program and no constant of it."""
+"""One MiB, which is an argument of a program and not a constant of it."""
 
 
 def gather(member):

@@ -3,13 +3,17 @@
 import sys
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from kadam_jax.members import points, sweep
 
+LARGE = np.arange(2**18, dtype=np.float32)
+"""One MiB, which each process places on its own devices."""
+
 
 def results(devices):
-    """Losses of a perceptron, and normal numbers, for five members with a key each."""
+    """Losses of a perceptron, normal numbers and places in `LARGE`, for five members with a key."""
 
     def fn(member):
         first, second, third = jax.random.split(member["key"], 3)
@@ -24,7 +28,9 @@ def results(devices):
             loss, grads = jax.value_and_grad(loss_fn)(weights)
             return jax.tree.map(lambda w, g: w - member["rate"] * g, weights, grads), loss
 
-        return jax.lax.scan(step, weights, length=10)[1], jax.random.normal(member["key"])
+        place = jax.random.randint(member["key"], (), 0, len(LARGE))
+        losses = jax.lax.scan(step, weights, length=10)[1]
+        return losses, jax.random.normal(member["key"]), jnp.asarray(LARGE)[place]
 
     members = points(rate=[1e-3, 3e-3, 1e-2, 3e-2, 0.1], key=jax.random.split(jax.random.key(0), 5))
     mesh = jax.make_mesh((len(devices),), ("x",), devices=devices)

@@ -182,7 +182,7 @@ def test_squares_remember_as_many_tokens_in_larger_batches(small_run, monkeypatc
 
 
 def landscape(optimum, row, noise=0.0):
-    """Return a `train` whose losses are a valley with its bottom at `optimum`, and counts runs."""
+    """Return a `train` that counts runs; its losses are a valley with its bottom at `optimum`."""
     rng, drawn = np.random.default_rng(0), {}
 
     def train(stage, candidates, seeds):

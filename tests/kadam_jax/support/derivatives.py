@@ -13,7 +13,8 @@ UNFUSED = {"xla_disable_hlo_passes": "fusion"} | (
 )
 """Fusion writes factors that derivatives share out many times over, and compiles for minutes.
 
-Without fusion, XLA needs the emitters that tests/conftest.py turns off: else its code is wrong.
+Without fusion, an XLA that has the flag for emitters needs them, or its code is wrong;
+tests/conftest.py turns them off.
 """
 
 

@@ -129,9 +129,10 @@ def sweep(
 
     `fn` is traced and compiled once (once for each combination of static values), whatever the
     members' values and however they are chunked, and not again when the same `fn` is swept over
-    other values. As in `jax.jit`, whose cache this is, `fn` must be pure: what it
-    closes over is read once. Changing JAX's settings causes another compilation. A member that
-    becomes NaN does not affect the others.
+    other values. As in `jax.jit`, whose cache this is, `fn` must be pure: what it closes over is
+    read once. Arrays of at least 1 MiB that it closes over are arguments of the program, unless a
+    nested `jax.jit` closes over them. Changing JAX's settings causes another compilation. A member
+    that becomes NaN does not affect the others.
 
     Args:
       fn: takes one member, a dict from each column's name to its value (a traced array; a Python
@@ -421,9 +422,10 @@ def _runner(
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
-            stats, limits = _memory_stats(program, chunk, sharding), device.memory_stats() or {}
+            stats, there = _memory_stats(program, chunk, sharding)
+            limits = device.memory_stats() or {}
             raise MemoryError(
-                _memory_advice(stats, limits, chunk_size, num_devices, batching)
+                _memory_advice(stats, there, limits, chunk_size, num_devices, batching)
             ) from error
         return jax.tree.map(lambda leaf: leaf[: stop - start], results)
 
@@ -517,9 +519,10 @@ def _jitted(
 
 
 class _Program:
-    """A jitted function of columns; large arrays that it closes over are arguments, placed once.
+    """A jitted function of columns; large arrays that it closes over are arguments of the program.
 
-    As constants they would be copied when the program is compiled, and again by every program.
+    As constants they would be part of its text and of its executable, and XLA would copy them while
+    it compiles. Arrays that a nested `jax.jit` closes over stay constants.
     """
 
     def __init__(
@@ -529,7 +532,7 @@ class _Program:
         everywhere: Sharding | None = None,
     ):
         self._jit, self._program, self._everywhere = jit, jit(fn), everywhere
-        self._with_arguments: dict[Any, tuple[Any, ...]] = {}
+        self._with_arguments: dict[Any, tuple[Any, ...]] = {}  # by the columns' types and device
 
     def __call__(self, columns: Mapping[str, Any]) -> Any:
         program, large = self._program_for(columns)
@@ -539,27 +542,35 @@ class _Program:
         program, large = self._program_for(columns)
         return program.lower(*large, columns)
 
+    def arguments(self, columns: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return the program's arguments before the columns."""
+        return self._program_for(columns)[1]
+
     def _program_for(self, columns: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...]]:
         """Return a jitted program, and its arguments before the columns."""
         if _setting("jax_disable_jit"):
             return self._program, ()
         _refuse_tracers(jax.make_jaxpr(self._program)(columns).consts)
-        traced = self._program.trace(columns)  # kept by jit, so the same object each time
+        traced = self._program.trace(columns)  # kept by jit until its caches are cleared
         jaxpr, consts = traced.jaxpr, dict(enumerate(traced.jaxpr.consts))
-        large = [at for at, const in consts.items() if getattr(const, "nbytes", 0) >= _LARGE]
-        if not large:
+        places = [at for at, const in consts.items() if getattr(const, "nbytes", 0) >= _LARGE]
+        if not places:
             return self._program, ()
         where = self._everywhere or next(iter(columns.values())).sharding
-        if (key := (id(jaxpr), where)) not in self._with_arguments:
+        key = tuple(jaxpr.in_avals), where
+        if key not in self._with_arguments or self._with_arguments[key][0] is not jaxpr:
 
             def program(large, columns):
-                inputs = (consts | large).values(), *jax.tree.leaves(columns)
-                results = eval_jaxpr(jaxpr.jaxpr, *inputs)
+                # An entry of `large` takes the place of the constant, whose position it keeps.
+                results = eval_jaxpr(
+                    jaxpr.jaxpr, list((consts | large).values()), *jax.tree.leaves(columns)
+                )
                 return jax.tree.unflatten(jax.tree.structure(traced.out_info), results)
 
-            placed = {at: _place(consts[at], where) for at in large}
-            self._with_arguments[key] = self._jit(program), (placed,)
-        return self._with_arguments[key]
+            large = {at: _place(consts[at], where) for at in places}
+            self._with_arguments[key] = jaxpr, self._jit(program), large
+        _, program, large = self._with_arguments[key]
+        return program, (large,)
 
 
 def _refuse_tracers(values: Iterable[Any]) -> None:
@@ -582,20 +593,27 @@ def _check_result(path: str, leaf: Any) -> None:
         raise TypeError(f"result{path} of fn is a PRNG key: return jax.random.key_data of it")
 
 
-def _memory_stats(program: Any, chunk: Mapping[str, Column], sharding: Sharding) -> Any:
-    """Return XLA's sizes for one device's share, or None if it doesn't compile."""
+def _memory_stats(
+    program: "_Program", chunk: Mapping[str, Column], sharding: Sharding
+) -> tuple[Any, int]:
+    """Return XLA's sizes for one device's share, and the bytes of it that are there already.
+
+    The sizes are None if the program doesn't compile.
+    """
     shapes = {
         name: jax.ShapeDtypeStruct(column.shape, column.dtype, sharding=sharding)
         for name, column in chunk.items()
     }
     try:
-        return program.lower(shapes).compile().memory_analysis()
+        compiled, large = program.lower(shapes).compile(), program.arguments(shapes)
     except jax.errors.JaxRuntimeError:
-        return None
+        return None, 0
+    return compiled.memory_analysis(), sum(leaf.nbytes for leaf in jax.tree.leaves(large))
 
 
 def _memory_advice(
     stats: Any,
+    there: int,
     limits: Mapping[str, int],
     chunk_size: int,
     num_devices: int,
@@ -605,7 +623,7 @@ def _memory_advice(
     share = math.ceil(chunk_size / num_devices)
     smaller, needs = share // 2, "more memory than there is"
     if stats is not None:
-        rows = stats.argument_size_in_bytes + stats.output_size_in_bytes
+        rows = stats.argument_size_in_bytes - there + stats.output_size_in_bytes
         needed = rows + stats.temp_size_in_bytes
         needs = f"{needed:,} bytes on each device"
         if "bytes_limit" in limits:

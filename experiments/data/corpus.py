@@ -18,10 +18,11 @@ class Corpus:
       name: Its name in a configuration.
       tokens_train: Training tokens, shape (num_train,), of the smallest unsigned dtype that holds
         the vocabulary.
-      tokens_heldout: Tokens of the text's last tenth, shape (num_heldout,).
+      tokens_heldout: Tokens that are never trained on, shape (num_heldout,): a text's last tenth,
+        or C4's validation shards or every tenth document.
       vocab_size: Number of token values, not all of which need occur.
-      sha256: Hash of the whole text, or of its tokens if they are not bytes; results with different
-        hashes are never joined.
+      sha256: Hash of the text, or of its tokens if it is not the embedded one by bytes;
+        results with different hashes are never joined.
       bytes_per_token: Bytes of held-out text for each of its tokens. A held-out loss in nats per
         token, divided by this, is in nats per byte, which does not depend on the tokenizer.
     """

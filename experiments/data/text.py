@@ -36,11 +36,13 @@ TINYSHAKESPEARE = (
 C4 = ("allenai/c4", "1588ec454efa1a09f29cd18ddd04fe05fc8653a2")
 """The data set on the Hugging Face hub, and the revision that is read."""
 C4_SUFFIX = ".json.gz"
+MAX_TOKENS = 2**31 - 1
+"""Tokens in a program are numbered in 32 bits."""
 SHARD = 150_000_000
 """Tokens of GPT-2 in a training shard of C4, about."""
 NUM_SHARDS = 3
-"""Training shards of C4 that `read_corpus` reads: 20,000 steps of 64 sequences of 256 take the
-tokens of two."""
+"""Training shards of C4 that `read_corpus` reads: 20,000 steps of 64 sequences of 256 take 328
+million tokens."""
 
 
 def load_text(
@@ -122,16 +124,16 @@ def read_corpus(name: str, *, cache: Path) -> Corpus:
     """Read the corpus of a figure, all of whose tokens a program can hold.
 
     Args:
-      name: A key of `CORPORA`; or a source, as in `load_text`, by bytes, or, after a colon, by
-        another tokenizer: "c4:gpt2", "my.txt:pairs". Of C4 these are as many shards as have the
-        tokens of the paper's longest run.
+      name: A key of `CORPORA`, or a source as in `load_text`. It is read by bytes, unless a
+        tokenizer follows after a colon: "c4:gpt2", "my.txt:pairs". Of C4 it reads `NUM_SHARDS`
+        training shards and a validation shard.
       cache: As in `load_text`.
 
     Returns:
       Its tokens; the parts of several files follow each other.
 
     Raises:
-      Failed: As in `load_text`; or if nothing is left to train on or to hold out.
+      Failed: As in `load_text`; or if it has no tokens to train on or to hold out, or too many.
 
     >>> corpus = read_corpus("embedded:pairs", cache=Path("unused"))
     >>> corpus.vocab_size, corpus.sha256 == load_corpus("embedded_pairs").sha256
@@ -144,8 +146,13 @@ def read_corpus(name: str, *, cache: Path) -> Corpus:
     train, heldout = (_joined([part.tokens[split] for part in parts]) for split in SPLITS)
     if not (len(train) and len(heldout)):
         raise Failed(
-            f"corpus={name} has {len(train)} tokens for training and {len(heldout)} held-out ones; "
-            "give a longer text"
+            f"corpus={name} has {len(train)} tokens for training and {len(heldout)} held out; "
+            "give a longer text, or training shards too"
+        )
+    if len(train) > MAX_TOKENS:
+        raise Failed(
+            f"corpus={name} has {len(train)} tokens for training, and a figure takes at most "
+            f"{MAX_TOKENS}; name fewer files"
         )
     encoder = TOKENIZERS[tokenizer]
     return Corpus(
@@ -224,7 +231,8 @@ def _paths(source: str, cache: Path, num_shards: int) -> list[Path]:
     if not paths:
         raise Failed(
             f"there is no file {source}; give a file, a pattern of files, or one of "
-            f"embedded, {', '.join(DOWNLOADED)}"
+            f"{', '.join(['embedded', *DOWNLOADED])}; a figure's corpus may also be "
+            f"embedded_pairs, or end in a tokenizer: {', '.join(f':{name}' for name in TOKENIZERS)}"
         )
     files = [path for path in paths if not path.is_dir()] or paths
     for path in files:

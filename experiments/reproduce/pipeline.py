@@ -238,11 +238,9 @@ def _run_figure(
 
 def _data(config: FigureConfig) -> tuple[Corpus | None, Data | None]:
     """Load the text and the images that a configuration names, if any."""
-    cache, corpus, images = Path(getattr(config, "cache", CACHE)), None, None
-    if isinstance(config, TrainingConfig):
-        corpus = read_corpus(config.corpus, cache=cache)
-    if isinstance(config, ImagesConfig):
-        images = load_images(config.dataset, cache=cache)
+    cache = Path(getattr(config, "cache", CACHE))
+    corpus = read_corpus(config.corpus, cache=cache) if isinstance(config, TrainingConfig) else None
+    images = load_images(config.dataset, cache=cache) if isinstance(config, ImagesConfig) else None
     return corpus, images
 
 

@@ -376,6 +376,15 @@ def test_large_arrays_follow_the_default_device():
             assert sweep(gather, points(x=[1]))["sum"] == sum(range(1, 4)) * 2
 
 
+def test_cleared_caches_leave_one_copy_of_large_arrays():
+    fn, _ = counting(gather)
+    members = points(x=[1])
+    for _ in range(2):
+        sweep(fn, members)
+        jax.clear_caches()
+    assert len(members_module._program_of(fn, {}, "map", None)._with_arguments) == 1
+
+
 class Trainer:
     """A bound method's object: unhashable, as many configurations are."""
 
@@ -666,9 +675,11 @@ def test_the_chunk_size_to_try_fits_the_memory_there_is(batching, num_devices, f
         argument_size_in_bytes=60, output_size_in_bytes=40, temp_size_in_bytes=900
     )
     limits = {"bytes_limit": free + 7, "bytes_in_use": 7}
-    advice = members_module._memory_advice(stats, limits, 100, num_devices, batching)
+    advice = members_module._memory_advice(stats, 0, limits, 100, num_devices, batching)
     assert "needs 1,000 bytes" in advice
     assert remedy in advice
+    stats.argument_size_in_bytes += 20  # arrays that are there already
+    assert advice == members_module._memory_advice(stats, 20, limits, 100, num_devices, batching)
 
 
 def test_a_real_allocation_failure_is_a_memory_error():

@@ -63,7 +63,7 @@ def _around(number: int) -> range:
 
 
 def neighbors(tried: Sequence[Place]) -> list[Place]:
-    """Return a new place in each direction from the best: a factor of 2 away, of √2 if known, ...
+    """Return a new place in each direction from the best: a factor of 2 away, or √2, and so on.
 
     Args:
       tried: The places tried, the best one first.
@@ -81,9 +81,14 @@ def neighbors(tried: Sequence[Place]) -> list[Place]:
 
 
 def beyond(contender: Contender, tried: Sequence[Place], place: Place) -> Iterator[Place]:
-    """Yield a new place on each side of a place on which nothing was tried, a factor of 2 away.
+    """Yield a new place, a factor of 2 away, on each side of a place on which nothing was tried.
 
-    Only places that differ in one coordinate count, and no memory has nothing beyond.
+    Only places that differ from it in one coordinate count. Beyond no memory there is nothing.
+
+    Args:
+      contender: The contender.
+      tried: The places tried, in any order.
+      place: One of them.
 
     >>> from experiments.figures.optimizer.contender_table import CONTENDERS
     >>> list(beyond(CONTENDERS["adamw"], coarse_grid(3, 3), (1.0, 0.0)))
@@ -91,13 +96,14 @@ def beyond(contender: Contender, tried: Sequence[Place], place: Place) -> Iterat
     """
     away = [(rate - place[0], memory - place[1]) for rate, memory in tried]
     for rate, memory in COMPASS:
+        # (x, y) is ahead if it is a positive multiple of (rate, memory).
         ahead = any(x * rate + y * memory > 0 == x * memory - y * rate for x, y in away)
         if not ahead and (memory <= 0 or any(decays(contender, place[1]))):
             yield place[0] + rate, place[1] + memory
 
 
 def closing(contender: Contender, tried: Sequence[Place]) -> list[Place]:
-    """Return as many new places as a step of the compass has, `beyond` the best ones tried.
+    """Return four new places, as many as a step of the compass, `beyond` the best ones tried.
 
     A search that ends with such steps rarely ends at an edge of what it tried.
 

@@ -235,6 +235,10 @@ def test_reproduce_only_runs_the_named_figures(run, tmp_path):
             ["run", "max_update", "--preset", "smoke", "--set", "model.context=10000000"],
             "model.context=10000000 needs",
         ),
+        (
+            ["run", "max_update", "--preset", "smoke", "--set", "corpus=c4:gpt2"],
+            "give model.vocab_size=50257",  # before anything is downloaded
+        ),
         *(
             (
                 ["run", name, "--preset", "smoke", "--set", "model.context=40000"],

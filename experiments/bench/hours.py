@@ -22,8 +22,7 @@ from experiments.core.progress import progress
 from experiments.data import Corpus
 from experiments.data.images import Images, load_images
 from experiments.data.loading import Data
-from experiments.data.text import NUM_SHARDS, SHARD, read_corpus, split_name
-from experiments.data.tokenizers import TOKENIZERS
+from experiments.data.text import NUM_SHARDS, SHARD, read_corpus, split_name, tokenizer_of
 from experiments.figures import discover
 from experiments.training.config import CACHE, ImagesConfig, TrainingConfig
 from models.cnn import IMAGE_SHAPE
@@ -87,10 +86,9 @@ def _blank() -> Data:
 
 def _corpus(name: str) -> Corpus:
     """Read a corpus; in place of C4, return as many tokens, without content or a download."""
-    source, tokenizer = split_name(name)
-    if source != "c4":
+    if split_name(name)[0] != "c4":
         return read_corpus(name, cache=Path(CACHE))
-    size = TOKENIZERS[tokenizer].vocab_size
+    size = tokenizer_of(name).vocab_size
     counts = NUM_SHARDS * SHARD, SHARD // 8  # a validation shard is an eighth of one for training
     tokens = (np.zeros(count, np.min_scalar_type(size - 1)) for count in counts)
     return Corpus("blank", *tokens, size, "")

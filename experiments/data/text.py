@@ -154,7 +154,7 @@ def read_corpus(name: str, *, cache: Path) -> Corpus:
             f"corpus={name} has {len(train)} tokens for training, and a figure takes at most "
             f"{MAX_TOKENS}; name fewer files"
         )
-    encoder = TOKENIZERS[tokenizer]
+    encoder = tokenizer_of(name)
     return Corpus(
         name=name,
         tokens_train=train,
@@ -163,6 +163,11 @@ def read_corpus(name: str, *, cache: Path) -> Corpus:
         sha256=parts[0].sha256 if len(parts) == 1 else digest(*(part.sha256 for part in parts)),
         bytes_per_token=float(encoder.num_bytes()[heldout].mean()),
     )
+
+
+def tokenizer_of(name: str) -> Tokenizer:
+    """Return the tokenizer of a corpus's name, before its text is read."""
+    return TOKENIZERS[CORPORA[name] if name in CORPORA else split_name(name)[1]]
 
 
 def split_name(name: str) -> tuple[str, str]:
@@ -224,6 +229,8 @@ DOWNLOADED: dict[str, Callable[[Path, int], list[Path]]] = {
 
 def _paths(source: str, cache: Path, num_shards: int) -> list[Path]:
     """Return the files that `source` stands for; folders that match a pattern are skipped."""
+    if not source:
+        raise Failed("the corpus has no name; give a file, or a pattern of files")
     if source in DOWNLOADED:
         return DOWNLOADED[source](cache, num_shards)
     pattern = str(expanded(source))

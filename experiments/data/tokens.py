@@ -218,7 +218,7 @@ def write_tokens(folder: Path, blocks: Mapping[str, Iterable[np.ndarray]], vocab
         if not (folder / SIDECAR).exists():
             raise Failed(
                 f"the tokens could not be written to {folder}: {error.strerror}; nothing is left "
-                "there half-written"
+                "there half-written; name another cache, or another HOME if the command takes none"
             ) from error
 
 

@@ -40,9 +40,10 @@ from experiments.core.store import (
 from experiments.data import Corpus
 from experiments.data.images import load_images
 from experiments.data.loading import Data
-from experiments.data.text import read_corpus
+from experiments.data.text import read_corpus, tokenizer_of
 from experiments.reproduce.manifest import is_listed, write_manifest
 from experiments.training.config import CACHE, ImagesConfig, TrainingConfig
+from experiments.training.tasks import check_vocabulary
 
 DECIDING = (
     "kadam_jax/**/*.py",
@@ -238,8 +239,10 @@ def _run_figure(
 
 def _data(config: FigureConfig) -> tuple[Corpus | None, Data | None]:
     """Load the text and the images that a configuration names, if any."""
-    cache = Path(getattr(config, "cache", CACHE))
-    corpus = read_corpus(config.corpus, cache=cache) if isinstance(config, TrainingConfig) else None
+    cache, corpus = Path(getattr(config, "cache", CACHE)), None
+    if isinstance(config, TrainingConfig):
+        check_vocabulary(config.model, tokenizer_of(config.corpus).vocab_size)
+        corpus = read_corpus(config.corpus, cache=cache)
     images = load_images(config.dataset, cache=cache) if isinstance(config, ImagesConfig) else None
     return corpus, images
 

@@ -154,18 +154,23 @@ def check_corpus(
     """
     if corpus is None:
         raise ConfigError("corpus must be a corpus to train on, got None")
-    if model.vocab_size < (size := corpus.vocab_size):
-        raise ConfigError(
-            f"model.vocab_size={model.vocab_size} is below the corpus's {size} tokens; give "
-            f"model.vocab_size={size}"
-        )
+    check_vocabulary(model, corpus.vocab_size)
     shortest = min(len(corpus.tokens_train), len(corpus.tokens_heldout) // heldout_parts)
     if shortest <= model.context:
         raise ConfigError(
             f"model.context={model.context} needs {model.context + 1} tokens, but a split of the "
-            f"corpus has {shortest}"
+            f"corpus has {shortest}; give a longer text"
         )
     return corpus
+
+
+def check_vocabulary(model: GPTConfig | NGramConfig, size: int) -> None:
+    """Raise ConfigError if a corpus of so many tokens has more than a model."""
+    if model.vocab_size < size:
+        raise ConfigError(
+            f"model.vocab_size={model.vocab_size} is below the corpus's {size} tokens; give "
+            f"model.vocab_size={size}"
+        )
 
 
 def heldout_halves(

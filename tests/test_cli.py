@@ -291,7 +291,7 @@ def test_a_report_of_nothing_exits_1_and_writes_nothing(run, tmp_path):
 
 
 def test_a_missing_text_exits_1_and_writes_nothing(run, tmp_path):
-    arguments = "--preset", "smoke", "--set", "corpus=none.txt:pairs"
+    arguments = "--preset", "smoke", "--set", "corpus=none.txt"
     code, _, messages = run("run", "max_update", *arguments)
     assert code == 1
     assert "there is no file none.txt" in messages

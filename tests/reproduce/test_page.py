@@ -153,6 +153,7 @@ def test_three_points_lie_in_three_regions(explorer):
 
 def shown(tab):
     """Return the ids of the claims that can be seen, in their order."""
+    tab.evaluate("new Promise(done => setTimeout(done))")  # after the event of a changed address
     rows = tab.locator("#claims tbody tr")
     return rows.evaluate_all("all => all.filter(row => row.offsetHeight).map(row => row.id)")
 

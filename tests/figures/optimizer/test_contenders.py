@@ -475,7 +475,7 @@ CONTRACT = Contract(
         {"num_rounds": -1},
         {"num_closings": -1},
         {"num_finalists": 0},
-        ({"num_finalists": 9}, "num_finalists must be at most 6"),
+        ({"num_finalists": 11}, "num_finalists must be at most 10"),
         {"num_tuning_seeds": 1},
         {"num_seeds": 1},
         {"num_shared_seeds": 1},

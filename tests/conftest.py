@@ -11,7 +11,7 @@ os.environ["XLA_FLAGS"] = " ".join(
     [
         "--xla_force_host_platform_device_count=8",
         "--xla_backend_optimization_level=0",
-        # From jaxlib 0.11 on XLA lacks this flag, and it stops at flags that it does not know.
+        # XLA lacks this flag from jaxlib 0.11.1 on, and stops at flags that it does not know.
         "--xla_cpu_use_fusion_emitters=false"
         if [*map(int, importlib.metadata.version("jaxlib").split(".")[:2])] < [0, 11]
         else "",

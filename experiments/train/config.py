@@ -14,6 +14,7 @@ from jax.typing import ArrayLike
 from experiments.core.config import flatten
 from experiments.core.errors import ConfigError
 from experiments.data.tokenizers import TOKENIZERS
+from experiments.training.config import CACHE
 from experiments.training.meshes import MeshConfig
 from experiments.training.optimizers import OPTIMIZERS, make_optimizer
 from experiments.training.schedules import SCHEDULES
@@ -59,8 +60,6 @@ FROM_ZERO = ("workers", "warmup_steps", "seed", "data_seed")
 """Integers of at least 0; those of `COUNTS` are at least 1."""
 MOST = {"k": 1000, "steps_per_call": 10_000, "prefetch": 1000, "workers": 1000, "num_shards": 1024}
 """Upper limits of numbers of stages in a program, batches in memory, processes or files."""
-
-CACHE = Path("~/.cache/kadam_jax")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,7 +193,7 @@ class TextTraining(TrainConfig):
     corpus: str = "embedded"
     tokenizer: Literal[tuple(TOKENIZERS)] = "bytes"
     num_shards: int = 1
-    cache: Path = CACHE
+    cache: Path = Path(CACHE)
     loss_parts: int = 1
     model: GPTConfig = dataclasses.field(default_factory=GPTConfig)
 
@@ -227,7 +226,7 @@ class ImageTraining(TrainConfig):
     """
 
     dataset: str = "digits"
-    cache: Path = CACHE
+    cache: Path = Path(CACHE)
     augment: bool = False
     model: CNNConfig = dataclasses.field(default_factory=CNNConfig)
 

@@ -46,13 +46,14 @@ def convert_adam_state(state: optax.OptState, like: optax.OptState) -> optax.Opt
       (arXiv:2411.05746), Section 4.3: Adam is k-Adam with k = 1.
     """
     to_adam = any(isinstance(node, optax.ScaleByAdamState) for node in _nodes(like))
-    injected = [node for node in _nodes(like) if _has_hyperparams(node)]
+    injected = iter([node for node in _nodes(like) if _has_hyperparams(node)])
 
     def converted(node):
-        if _has_hyperparams(node) and injected:
-            wanted = injected[0].hyperparams | node.hyperparams
+        if _has_hyperparams(node):
+            place = next(injected, node)  # the same one of the injected optimizers in `like`
+            wanted = place.hyperparams | node.hyperparams
             return node._replace(
-                hyperparams={name: wanted[name] for name in injected[0].hyperparams},
+                hyperparams={name: wanted[name] for name in place.hyperparams},
                 inner_state=jax.tree.map(converted, node.inner_state, is_leaf=_is_node),
             )
         if to_adam and isinstance(node, ScaleByAdaptiveNormalizationState):
@@ -81,9 +82,10 @@ def _root(nu):
 
 
 def _nodes(state) -> list[Any]:
-    """Return the nodes to convert, including injected ones and those inside them."""
+    """Return the nodes to convert, each injected one before those inside it."""
     nodes = [x for x in jax.tree.leaves(state, is_leaf=_is_node) if _is_node(x)]
-    return nodes + [y for x in nodes if _has_hyperparams(x) for y in _nodes(x.inner_state)]
+    inside = [_nodes(x.inner_state) if _has_hyperparams(x) else [] for x in nodes]
+    return [y for x, within in zip(nodes, inside, strict=True) for y in (x, *within)]
 
 
 def _is_node(x) -> bool:

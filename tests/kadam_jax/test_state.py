@@ -1,5 +1,7 @@
 """The layout of the optimizer's state, and Adam's state as that of k = 1."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -266,6 +268,26 @@ def test_a_flax_checkpoint_of_adamw_can_be_continued():
     converted = convert_adam_state(restored, like=ours.init(PARAMS))
     again = serialization.from_bytes(ours.init(PARAMS), serialization.to_bytes(converted))
     jax.tree.map(np.testing.assert_array_equal, again, converted)
+
+
+def test_each_of_several_injections_keeps_its_own_numbers():
+    """A number that Adam lacks is the one at the same place in `like`, not the first one there."""
+    inject, groups = optax.inject_hyperparams, {"w": "w", "b": "b"}
+
+    def of(make, **numbers):
+        injected = {name: make(**{n: x[name] for n, x in numbers.items()}) for name in groups}
+        clipped = optax.chain(inject(optax.clip)(0.5), optax.partition(injected, groups))
+        return clipped.init(PARAMS)
+
+    make = partial(inject(kadam, static_args="k"), k=1)
+    state = of(inject(optax.adam), learning_rate=dict(w=0.1, b=0.2))
+    like = of(make, learning_rate=dict(w=1.0, b=1.0), weight_decay=dict(w=0.3, b=0.4))
+    expected = of(
+        partial(make, eps=1e-8), learning_rate=dict(w=0.1, b=0.2), weight_decay=dict(w=0.3, b=0.4)
+    )
+    converted = convert_adam_state(state, like=like)
+    assert jax.tree.structure(converted) == jax.tree.structure(expected)
+    jax.tree.map(np.testing.assert_array_equal, converted, expected)
 
 
 def test_abstract_states_are_converted():

@@ -1,5 +1,6 @@
 """Continuous-time Adam: the golden flow, orders of convergence, closed forms, the discrete run."""
 
+from collections import OrderedDict
 from functools import partial
 from itertools import groupby
 
@@ -595,6 +596,32 @@ def test_small_increments_are_not_rounded_away_in_float32(x64):
     np.testing.assert_allclose(moved(jnp.float32), moved(jnp.float64), rtol=2e-3)
 
 
+@jax.tree_util.register_pytree_node_class
+class Network:
+    """Parameters of a class without __eq__: no two of them are equal."""
+
+    def __init__(self, theta):
+        self.theta = theta
+
+    def tree_flatten(self):
+        return (self.theta,), None
+
+    @classmethod
+    def tree_unflatten(cls, _, children):
+        return cls(*children)
+
+
+def test_parameters_may_be_a_tree_of_any_class():
+    def of_network(network):
+        return Network(quadratic(network.theta))
+
+    options = {"learning_rate": 0.1, "num_steps": 1, "substeps": 2}
+    saved = solve_flow(of_network, Network(START), **options).saved
+    np.testing.assert_array_equal(saved.theta, solve_flow(quadratic, START, **options).saved)
+    f, y0 = flow_vector_field(of_network, learning_rate=0.1)
+    assert f(0.0, y0(Network(START)), None).params.theta.shape == START.shape
+
+
 @METHODS
 def test_a_tree_of_any_dtypes_is_solved_array_by_array(x64, method):
     """Arrays, scalars, float32 alongside float64; low precision is raised to float32."""
@@ -754,6 +781,11 @@ def test_memory_grows_only_with_saved_values():
             "params must hold at least one array, got {'a': None}",
         ),
         ({"grad_fn": jnp.sum}, ValueError, "grad_fn must return the loss's gradient"),
+        (
+            {"params": {"a": jnp.ones(3)}, "grad_fn": lambda params: OrderedDict(params)},
+            ValueError,
+            r"grad_fn must return the loss's gradient, shaped like params, .*got OrderedDict",
+        ),
         ({"grad_fn": lambda x: 1j * x}, TypeError, "real gradients for real params, got complex64"),
         ({"grad_fn": jnp.ones(3)}, TypeError, "grad_fn must be a function, got Array"),
         ({"grad_fn": lambda x, y: x}, TypeError, r"must take \(params\), got .* 'y'; batches="),

@@ -34,6 +34,8 @@ def promoting(fn: Callable) -> Callable:
 
 def accumulator_dtype(dtype: DTypeLike) -> np.dtype:
     """Return a dtype of at least float32, complex where `dtype` is."""
+    if jnp.issubdtype(dtype, jnp.floating) and jnp.dtype(dtype).itemsize == 1:
+        return np.dtype(np.float32)  # JAX promotes none of eight bits
     return promoted(dtype, jnp.float32)
 
 

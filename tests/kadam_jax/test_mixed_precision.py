@@ -8,7 +8,14 @@ import numpy as np
 import optax
 import pytest
 
-from kadam_jax import kadam, scale_by_adaptive_normalization, scale_by_kadam
+from kadam_jax import (
+    kadam,
+    record_dead_gradients,
+    record_max_update,
+    scale_by_adaptive_normalization,
+    scale_by_coarse_grained_normalization,
+    scale_by_kadam,
+)
 
 REAL = ["float16", "bfloat16", "float32", "float64"]
 DECAY = 2.0**-7
@@ -161,6 +168,25 @@ def test_a_state_keeps_its_dtypes_in_every_pair(pairs, mu_dtype):
     assert dtypes_of(updates) == pairs.promoted
     assert dtypes_of(after) == dtypes_of(state)
     assert {leaf.dtype for leaf in jax.tree.leaves(state[0].mu)} == {jnp.finfo(mu_dtype).dtype}
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        optax.chain(record_dead_gradients(), record_max_update(1), kadam(0.5, weight_decay=0.25)),
+        kadam(0.5, weight_decay=0.25, coupled=True),
+        scale_by_coarse_grained_normalization(),
+    ],
+    ids=["decoupled", "coupled", "coarse"],
+)
+def test_eight_bits_are_accumulated_in_float32(dtype, optimizer):
+    narrow, wide = (jnp.array([1.0, -2.0, 0.0], x) for x in (dtype, "float32"))
+    state = optimizer.init(narrow)
+    updates, after = optimizer.update(narrow, state, narrow)
+    expected, of_wide = optimizer.update(wide, optimizer.init(wide), wide)
+    np.testing.assert_array_equal(updates, expected.astype(dtype))
+    assert dtypes_of(after) == dtypes_of(state) == dtypes_of(of_wide)
 
 
 def test_strict_promotion_gives_the_same_program(pairs):

@@ -62,6 +62,7 @@ STEPS, SEARCHED_STEPS = 10_000, 300  # horizons where the supremum is exact, and
 TAIL = 2048  # lags from whose end the growth without gradients is read
 EDGE = 1e-9  # growth, in nats per step, below which a black box neither grows nor shrinks
 SMALLEST = float(np.finfo(np.float32).tiny)  # of squared gradients, where state is float32
+LEAST_B2 = float(np.finfo(np.float64).tiny)  # XLA takes smaller numbers for 0
 KADAM = "k-Adam is as stable as its last stage: give the last of per_stage_decays as --b1 and --b2"
 VERDICTS = {True: "STABLE", False: "UNSTABLE"}
 TITLE = "Largest update that any gradients can cause, in learning rates (eps -> 0):"
@@ -199,8 +200,9 @@ def _adam(args: argparse.Namespace) -> tuple[bool, list[str]]:
         require(text is not None, name, "be given unless --optimizer is", "nothing", hint=hint)
     b1 = _real("--b1", args.b1, DECAY, "0.9")
     b2 = _real("--b2", args.b2, POSITIVE_DECAY, "0.999")
-    eps = _real("--eps", args.eps or "1e-8", NOT_NEGATIVE, "1e-8")
-    steps = _whole("--steps", args.steps or str(STEPS), STEPS)
+    require(b2 >= LEAST_B2, "--b2", f"be at least {LEAST_B2:.4g}", b2)
+    eps = _real("--eps", "1e-8" if args.eps is None else args.eps, NOT_NEGATIVE, "1e-8")
+    steps = STEPS if args.steps is None else _whole("--steps", args.steps, STEPS)
     batch = _batch(args, b1, b2)
 
     safe = {name: nearest(name, b1, b2) for name in ("b1", "b2")}
@@ -240,7 +242,7 @@ def _adam(args: argparse.Namespace) -> tuple[bool, list[str]]:
 
 def _batch(args: argparse.Namespace, b1: float, b2: float) -> _Batch | None:
     """Return what --batch, --new-batch and --rule say."""
-    rule = args.rule or "tokens"
+    rule = "tokens" if args.rule is None else args.rule
     check_choice("--rule", rule, RULES)
     if args.batch is None:
         for name, text in (("--new-batch", args.new_batch), ("--rule", args.rule)):
@@ -259,6 +261,8 @@ def _batch(args: argparse.Namespace, b1: float, b2: float) -> _Batch | None:
         except ValueError as error:  # the new batch is too large or small; all else is checked
             text = str(error).replace("batch=", "--batch ").replace("rule=", "--rule ")
             raise ValueError(text.replace("new_batch", "--new-batch", 1)) from error
+    words, hint = f"have a b2 of at least {LEAST_B2:.4g}", f"choose one closer to --batch {size:g}"
+    require(decays[1] >= LEAST_B2, "--new-batch", words, decays[1], hint=hint)
     return _Batch(size, rule, critical, new_size, decays)
 
 
@@ -320,7 +324,7 @@ def _without_gradients(b1: float, b2: float, eps: float) -> list[str]:
             if peak and until > 0
             else [f"  After gradients of size 1, eps = {eps:g} is so large that it does not grow."]
         )
-    if eps**2 < SMALLEST:
+    if eps < math.sqrt(SMALLEST):
         end = math.ceil(math.log(SMALLEST) / math.log(b2))
         jump = f"{_from_log(end * math.log(b1) - math.log(eps))}" if eps else "infinity"
         lines += [
@@ -449,7 +453,7 @@ def _value(text: str) -> Any:
     words = {"true": True, "false": False, "none": None}
     try:
         return words[text.lower()] if text.lower() in words else ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return text
 
 

@@ -189,10 +189,11 @@ def after_gradients_of_one(b1, b2, eps):
     return np.asarray(updates)[999:]
 
 
-def test_large_eps_means_no_growth(diagnose):
-    _, text, _ = diagnose("--b1 .95 --b2 .85 --eps 3")
-    assert "eps = 3 is so large that it does not grow" in text
-    assert after_gradients_of_one(0.95, 0.85, 3).argmax() == 0
+@pytest.mark.parametrize("eps", ["3", "1e+308"])
+def test_large_eps_means_no_growth(diagnose, eps):
+    _, text, _ = diagnose(f"--b1 .95 --b2 .85 --eps {eps}")
+    assert f"eps = {eps} is so large that it does not grow" in text
+    assert after_gradients_of_one(0.95, 0.85, min(float(eps), 3e38)).argmax() == 0
 
 
 def test_adam_is_answered_by_one_small_program(diagnose, monkeypatch, caplog):
@@ -249,10 +250,15 @@ def test_the_result_of_a_search_is_called_a_lower_bound(diagnose):
         ("--b1 1 --b2 .9", "--b1 must be in [0, 1), got 1.0; for example --b1 0.9"),
         ("--b1 -.5 --b2 .9", "--b1 must be in [0, 1), got -0.5"),
         ("--b1 .9 --b2 0", "--b2 must be in (0, 1), got 0.0; for example --b2 0.999"),
+        ("--b1 0 --b2 1e-310", "--b2 must be at least 2.225e-308, got 1e-310"),
+        ("--b1 .9 --b2 1e-320", "--b2 must be at least 2.225e-308, got 1e-320"),
         ("--b1 nan --b2 .9", "--b1 must be in [0, 1), got nan"),
         ("--b1 high --b2 .9", "--b1 must be a number, got 'high'; for example --b1 0.9"),
         ("--b1 .9 --b2", "argument --b2: expected one argument; see"),
         ("--b1 .9 --b2 .9 --eps -1", "--eps must be finite and at least 0, got -1.0"),
+        ("--b1 .9 --b2 .9 --eps=", "--eps must be a number, got ''; for example --eps 1e-8"),
+        ("--b1 .9 --b2 .9 --steps=", "--steps must be a whole number, got ''; for example"),
+        ("--b1 .9 --b2 .9 --batch 1 --rule=", "--rule must be one of tokens, both, sde, got ''"),
         ("--b1 .9 --b2 .9 --steps 0", "--steps must be at least 1, got 0"),
         ("--b1 .9 --b2 .9 --steps 1e4", "--steps must be a whole number, got '1e4'; for"),
         ("--b1 .9 --b2 .9 --steps 9999999999", "--steps must be below 2**31"),
@@ -261,6 +267,10 @@ def test_the_result_of_a_search_is_called_a_lower_bound(diagnose):
         ("--b1 .9 --b2 .9 --rule sde", "--rule must come with --batch"),
         ("--b1 .9 --b2 .9 --batch 1 --rule x", "--rule must be one of tokens, both, sde, got 'x'"),
         ("--b1 .9 --b2 .9 --batch 1 --new-batch 1e9", "--new-batch must have decays that float64"),
+        (
+            "--b1 .9 --b2 .5 --batch 1 --new-batch 1030",
+            "--new-batch must have a b2 of at least 2.225e-308, got 8.69",
+        ),
         (
             "--b1 .9 --b2 .9 --batch 1 --new-batch 20 --rule sde",
             "--new-batch must be below 10 ",
@@ -280,6 +290,10 @@ def test_the_result_of_a_search_is_called_a_lower_bound(diagnose):
         (
             "--optimizer adam --set b1=x",
             "--set b1 must be a real number (Python, NumPy or JAX), ",
+        ),
+        *(
+            (f"--optimizer adam --set b1={text}", "--set b1 must be a real number (Python, NumPy")
+            for text in ("-" * 9999 + "1", "(" * 9999, "9" * 9999, "{[]}")
         ),
         ("--optimizer adam --b1 .9 --set b1=.8", "--set b1 must be given once, got 'b1=.8'"),
         ("--optimizer adam --steps 0", "--steps must be at least 1, got 0"),

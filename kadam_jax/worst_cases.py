@@ -317,7 +317,7 @@ def steps_until_update(
       num_steps: the horizon, a Python int >= 2.
 
     Returns:
-      The smallest such j, or inf if there is none.
+      The smallest such j, or inf if there is none; NaN if that depends on the gradient's size.
 
     Raises:
       TypeError: `optimizer` is not a `GradientTransformation`, or `num_steps` not an int.
@@ -336,8 +336,13 @@ def steps_until_update(
     reached = np.flatnonzero(log_ratio >= log_size)
     if reached.size:
         return float(reached[0])
-    growth, last = _slope(log_ratio), np.flatnonzero(np.isfinite(log_ratio))[-1]
-    return float(last + np.ceil((log_size - log_ratio[last]) / growth)) if growth > 0 else np.inf
+    growth = _slope(log_ratio)
+    if np.isnan(growth) and not np.isneginf(log_ratio).all():
+        return np.nan
+    if not growth > 0:
+        return np.inf
+    last = np.flatnonzero(np.isfinite(log_ratio))[-1]
+    return float(last + np.ceil((log_size - log_ratio[last]) / growth))
 
 
 @_in_float64

@@ -308,6 +308,19 @@ def test_steps_until_an_update_are_those_of_a_run():
     assert steps_until_update(optax.adam(1.0), 1e3, num_steps=100) == math.inf
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "steps"),
+    [
+        (optax.sgd(1.0), math.nan),
+        (optax.sgd(1.0, momentum=0.9), math.nan),
+        (optax.set_to_zero(), math.inf),
+    ],
+    ids=["sgd", "momentum", "zero"],
+)
+def test_steps_until_an_update_without_a_size_of_its_own(optimizer, steps):
+    np.testing.assert_equal(steps_until_update(optimizer, 10.0, num_steps=4), steps)
+
+
 def test_travel_is_the_sum_of_rates_times_suprema():
     schedule = optax.cosine_decay_schedule(1e-2, 30)
     from_decays = max_travel((0.8, 0.95), schedule, 30)

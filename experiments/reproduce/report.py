@@ -340,7 +340,7 @@ def _draw(where: Place, dataset: xr.Dataset, key: str) -> list[Path]:
 
 
 def _draw_in_processes(places: Collection[Place]) -> None:
-    """Draw what has changed on all cores; a failure is reported when the page draws it again."""
+    """Draw what has changed on all cores; the page draws what fails again, and reports it."""
     changed = []
     for where in places:
         package = where.figure.compute.__module__.rpartition(".")[0]
@@ -353,7 +353,12 @@ def _draw_in_processes(places: Collection[Place]) -> None:
         return
     spawn = multiprocessing.get_context("spawn")  # JAX's threads do not survive a fork
     quiet = signal.signal, (signal.SIGINT, signal.SIG_IGN)  # this process says that it was stopped
-    with concurrent.futures.ProcessPoolExecutor(os.cpu_count(), spawn, *quiet) as pool:
+    num_cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
+    # A machine may have no semaphores, allow no more processes, or kill one for its memory.
+    with (
+        contextlib.suppress(OSError, concurrent.futures.BrokenExecutor),
+        concurrent.futures.ProcessPoolExecutor(num_cores, spawn, *quiet) as pool,
+    ):
         list(pool.map(_redraw, *zip(*changed, strict=True)))
 
 

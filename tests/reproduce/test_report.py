@@ -8,6 +8,7 @@ import math
 import os
 import re
 import shutil
+from concurrent.futures.process import BrokenProcessPool
 
 import jax
 import numpy as np
@@ -353,6 +354,20 @@ def test_figures_are_drawn_in_processes(plane, tmp_path, monkeypatch):
     report._draw_in_processes([copied])
     image = "stability_plane.png"
     assert (copied.folder / image).read_bytes() == (own.folder / image).read_bytes()
+
+
+@pytest.mark.parametrize("error", [OSError(38, "no semaphores"), BrokenProcessPool("killed")])
+def test_what_processes_cannot_draw_is_left_to_the_page(tmp_path, monkeypatch, error):
+    asked = []
+
+    def refuse(*arguments):
+        asked.append(arguments)
+        raise error
+
+    monkeypatch.setattr(report, "WORTH_PROCESSES", 1)
+    monkeypatch.setattr(report.concurrent.futures, "ProcessPoolExecutor", refuse)
+    report._draw_in_processes([place(tmp_path, PLANE, "laptop")])  # of the committed dataset
+    assert asked
 
 
 def test_a_copied_dataset_is_drawn_for_the_page(plane, tmp_path):

@@ -17,6 +17,7 @@ from jax.typing import ArrayLike
 from kadam_jax._checks import DECAY, NOT_NEGATIVE, check_hyperparameter, check_real
 from kadam_jax._numerics import add_compensated, promoted
 from kadam_jax._slices import AxesOfLeaves, inner, map_slices, wide
+from kadam_jax.normalization import with_params
 
 
 def predicted_squared_norm(
@@ -212,7 +213,8 @@ def record_squared_norm(
             raise ValueError(
                 "record_squared_norm needs params: call update(updates, state, params)"
             )
-
+        leaves = [param for _, param in with_params(updates, params)]  # there may be others
+        params = jax.tree.structure(updates).unflatten(leaves)
         sources = (
             jax.tree.map(jnp.zeros_like, state.decayed),
             map_slices(lambda u, over: rate * inner(u, u, over), axes, updates),

@@ -648,6 +648,17 @@ def test_low_precision_is_accumulated_in_float32():
     np.testing.assert_array_equal(updates, expected.astype(jnp.bfloat16))
 
 
+def test_parameters_without_gradients_are_left_alone():
+    """A network may also hold functions, and arrays that have no gradients."""
+    recorder, trained = record_squared_norm(0.1), {"w": ONES, "f": None, "n": None}
+    _, expected = recorder.update(trained, recorder.init(trained), trained)
+    network = trained | {"f": jnp.tanh, "n": jnp.arange(3)}
+    _, found = recorder.update(trained, recorder.init(trained), network)
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+    with pytest.raises(ValueError, match="structure of the parameters"):
+        recorder.update(trained, recorder.init(trained), {"f": ONES, "n": None})
+
+
 @pytest.mark.parametrize("axes", [None, (0,)])
 def test_empty_leaves_pass(axes):
     stage = scale_by_coarse_grained_normalization(axes)

@@ -25,6 +25,8 @@ def map_slices(fn: Callable[..., jax.Array], axes: AxesOfLeaves, tree, *rest):
     """Apply fn(leaf, the axes its slices span, *leaves of the other trees) to each leaf."""
 
     def of_leaf(path, leaf, *others):
+        if any(other is None for other in others):
+            raise ValueError(f"trees must have the same leaves, got None for {label(path)!r}")
         shapes = {jnp.shape(x) for x in (leaf, *others)}
         if len(shapes) > 1:
             raise ValueError(f"trees must have the same shapes, got {shapes} for {label(path)!r}")

@@ -743,6 +743,7 @@ def predict(initial=1.0, updates=ONES, **overrides):
         ),
         (lambda: radial_inner_products(ONES, ONES, axes=(0, -1)), ValueError, "distinct axes"),
         (lambda: radial_inner_products(ONES, ONES[:1]), ValueError, "the same shapes"),
+        (lambda: radial_inner_products([ONES], [None]), ValueError, "leaves, got None for '0'"),
         *(
             (
                 lambda axes=axes: radial_inner_products({"w": ONES}, {"w": ONES}, axes=axes),

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
-from kadam_jax._checks import NOT_NEGATIVE, check_hyperparameter, is_known, require
+from kadam_jax._checks import NOT_NEGATIVE, check_bool, check_hyperparameter, is_known, require
 from kadam_jax._numerics import accumulator_dtype
 from kadam_jax.normalization import (
     ScaleByAdaptiveNormalizationState,
@@ -177,8 +177,8 @@ def kadam(
 
     Raises:
       TypeError, ValueError: as in `scale_by_kadam`; also if `learning_rate` or `weight_decay` is
-        neither a schedule nor a number of at least 0. `update` raises ValueError if the decay needs
-        `params` and gets none.
+        neither a schedule nor a number of at least 0, or `coupled` not a Python bool. `update`
+        raises ValueError if the decay needs `params` and gets none.
 
     Examples:
       >>> import jax, jax.numpy as jnp, optax
@@ -200,6 +200,7 @@ def kadam(
         if not callable(rate):
             hint = "or a schedule, a function of the step count"
             check_hyperparameter(name, rate, NOT_NEGATIVE, hint=hint)
+    check_bool("coupled", coupled, hint="in a sweep make it a static axis")
     if isinstance(mask, (bool, jax.Array)):  # a mask that was called as a schedule
         raise TypeError(
             f"mask must be a tree of bools or a function, got {mask!r}; with "

@@ -263,6 +263,17 @@ def test_a_traced_k_is_an_error():
         jax.jit(lambda k: scale_by_kadam(k).init(jnp.ones(2)))(2)
 
 
+def test_whether_decay_is_coupled_is_a_python_bool():
+    """A word would be true, and a traced bool an error of JAX's in the first update."""
+    words = "coupled must be a Python bool, got .*; in a sweep make it a static axis"
+    for coupled in ("false", None, 1, jnp.array(True)):
+        with pytest.raises(TypeError, match=words):
+            kadam(0.1, coupled=coupled)
+    with pytest.raises(TypeError, match=words):
+        jax.jit(lambda coupled: kadam(0.1, coupled=coupled).init(0.0))(True)
+    kadam(0.1, coupled=np.bool_(True))
+
+
 def test_arguments_that_would_fail_silently_raise_errors():
     state = scale_by_kadam(2).init(jnp.ones(2))
     with pytest.raises(ValueError, match="state must have k=3 stages, got 2"):

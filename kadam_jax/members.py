@@ -232,11 +232,15 @@ def sweep_chunks(
     num_members = _num_members(columns)
     check_function("fn", fn, ["member"])
     chunk_size = num_members if chunk_size is None else check_integer("chunk_size", chunk_size)
+    words = "be a collection of starts of chunks"
+    require(isinstance(skip, Iterable), "skip", words, repr(skip), error=TypeError)
     chunk_size, skip = min(chunk_size, num_members), set(skip)
     check_choice("batching", batching, ("auto", "map", "vmap"))
     _check_mesh(mesh)
     if strings := sorted(name for name in columns if _is_text(columns[name])):
         raise TypeError(f"columns {strings} hold strings, which can't be traced: make them static")
+    words = "be a dict or None"
+    require(fixed is None or isinstance(fixed, Mapping), "fixed", words, fixed, error=TypeError)
     fixed = dict(fixed or {})
     if arrays := [path for path, value in jax.tree.leaves_with_path(fixed) if _is_array(value)]:
         names = ", ".join(f"fixed{jax.tree_util.keystr(path)}" for path in arrays)
@@ -287,9 +291,12 @@ def split_static(
       {'k': 2} [1 3] [0 1]
     """
     columns = _columns(members)
-    if isinstance(static, str):
-        raise TypeError(f"static must be a collection of names, such as [{static!r}]")
-    static = tuple(static)
+    is_iterable = isinstance(static, Iterable) and not isinstance(static, str)
+    names = tuple(static) if is_iterable else ()
+    are_names = is_iterable and all(isinstance(name, str) for name in names)
+    words = "be a collection of names, such as ['k']"
+    require(are_names, "static", words, repr(static), error=TypeError)
+    static = names
     if unknown := sorted(set(static) - columns.keys()):
         raise ValueError(f"static names {unknown} are not columns of members: {sorted(columns)}")
     if columns.keys() == set(static):
@@ -335,7 +342,10 @@ def _column(name: str, values: Any) -> Column:
     else:
         try:
             column = given = np.asarray(values)
-            if not _is_text(given):
+            if _is_text(given):
+                if not all(isinstance(value, str) for value in np.asarray(values, object).flat):
+                    raise TypeError("NumPy would make strings of the other values")
+            else:
                 if not hasattr(jnp, given.dtype.name):
                     raise TypeError(f"JAX has no {given.dtype} arrays")
                 dtype = jax.dtypes.canonicalize_dtype(given.dtype.newbyteorder("="))

@@ -718,6 +718,8 @@ def test_other_runtime_errors_pass_through(monkeypatch):
         ({"long": np.longdouble([1])}, TypeError, "'long' must be a sequence"),
         ({"time": np.array([1], "m8[s]")}, TypeError, "'time' must be a sequence"),
         ({"bytes": [b"a"]}, TypeError, "'bytes' must be a sequence"),
+        ({"eps": [1e-8, "default"]}, TypeError, "'eps' must be a sequence"),
+        ({"schedule": [["cosine"], [False]]}, TypeError, "'schedule' must be a sequence"),
         ({"a": {"seed": [1]}, "seed": [1]}, ValueError, "'seed'.*more than one axis"),
         ({"a": {"x": [1, 2], "y": [1]}}, ValueError, "equal lengths"),
     ],
@@ -793,7 +795,9 @@ def test_a_sweep_inside_of_jit_is_refused(mesh):
         ({"x": [1.0]}, {"mesh": Mesh([], ("x",))}, ValueError, "mesh must have at least one dev"),
         ({"x": [1.0]}, {"grid_shape": True}, TypeError, "grid_shape=True needs members made by"),
         ({"x": [1.0]}, {"static": ["k"]}, ValueError, r"\['k'\] are not columns"),
-        ({"x": [1.0]}, {"static": "x"}, TypeError, "collection of names"),
+        ({"x": [1.0]}, {"static": "x"}, TypeError, r"collection of names, .*\['k'\], got 'x'"),
+        ({"x": [1.0]}, {"static": None}, TypeError, "static must be a collection .*got None"),
+        ({"x": [1.0]}, {"static": [["x"]]}, TypeError, r"static must be .*got \[\['x'\]\]"),
         ({"x": [1.0]}, {"static": ["x"]}, ValueError, "every column is static"),
         ({"x": [1.0], "k": [[1]]}, {"static": ["k"]}, ValueError, "one Python value"),
     ],
@@ -815,6 +819,10 @@ def test_unusable_chunks_fail_at_the_call():
     members = points(x=range(4))
     with pytest.raises(ValueError, match=r"skip has \[3\].*chunk_size=2"):
         sweep_chunks(lambda m: m["x"], members, chunk_size=2, skip=[0, 3])
+    with pytest.raises(TypeError, match=r"skip must be a collection .*got None"):
+        sweep_chunks(lambda m: m["x"], members, skip=None)
+    with pytest.raises(TypeError, match=r"fixed must be a dict or None, got \['k'\]"):
+        sweep_chunks(lambda m: m["x"], members, fixed=["k"])
     with pytest.raises(ValueError, match=r"'x'.*both a column and fixed"):
         sweep_chunks(lambda m: m["x"], members, fixed={"x": 1})
     with pytest.raises(TypeError, match=r"fixed\['w'\]\[0\] are arrays"):

@@ -123,6 +123,7 @@ def test_every_picture_is_drawn_by_the_figure_that_claims_it():
         for name, figure in FIGURES.items()
         for number in re.findall(r"\d+", figure.paper) or [""]
     ]
+    assert {*said} - {*drawn} == set(), "give these a row in PAPER.md, under Figures"
     assert sorted(drawn) == sorted(said)
     pictures = [f"Fig. {n + 1}" for n in range(PICTURES)]
     assert [part for part, _ in drawn if part != "not in the paper"] == pictures

@@ -254,6 +254,8 @@ def scale(configurations: Iterable[SimpleNamespace]) -> list[tuple[str, list[tup
     >>> config = SimpleNamespace(model=model, batch=8, num_steps=100, num_seeds=5)
     >>> scale([config, config])[0][1][-2:]
     [('steps', '100'), ('tokens in a run', '25,600')]
+    >>> scale([SimpleNamespace(num_steps=20)])
+    [('no network', [('figures', '1'), ('steps', '20')])]
     """
     kinds = collections.defaultdict(list)
     for config in configurations:
@@ -268,7 +270,8 @@ def _ranges(configs: Sequence[SimpleNamespace]) -> list[tuple[str, str]]:
     found = collections.defaultdict(list)
     for config in configs:
         model, steps = getattr(config, "model", None), getattr(config, "num_steps", None)
-        examples = steps and config.batch * steps
+        batch = getattr(config, "batch", None)
+        examples = batch and steps and batch * steps
         context = getattr(model, "context", None)
         width = getattr(model, "width", None)
         rows = {

@@ -5,19 +5,23 @@ A figure's folder has four files: `__init__.py` with `FIGURE`, its words and pre
 `plot(dataset)`; and `claims.py` with `CLAIMS`. Code shared by the figures of a family is in the
 family's folder. Figures never import each other, nor do families.
 
-A new figure needs no change in any other module, but two more things: a row in PAPER.md, under
-"Figures", that names what it shows of the paper, or says that the paper does not have it; and a
-module of its own tests, as below. Its claims are committed before its first result. The parts look
-like this::
+A new figure needs no change in any other module, but three more things: a row in PAPER.md, under
+"Figures", that names what it shows of the paper, or says that the paper does not have it; a module
+of its own tests, as below; and, once its results are committed, the numbers of figures, claims and
+verdicts in README.md and docs/faq.md. Its claims are committed before its first result. The parts
+look like this, and `FILES` in tests/figures/test_new_figure.py is a whole figure::
 
-    # experiments/figures/flow/kernel_decay/__init__.py
-    FIGURE = Figure(
-        name="kernel_decay", title="…", caption="… at β = {b2:g}", paper="Lemma 1",
+    # experiments/figures/flow/kernel_decay/__init__.py: `list` shows its docstring's first line
+    FIGURE = Figure(  # from experiments.core.figure, which describes all arguments
+        name="kernel_decay", title="…", caption="… at {num_points} points",
+        paper="not in the paper",  # or the picture that it redraws: "Fig. 1", "Figs. 7 and 11"
         presets={"smoke": Config(num_points=4), "laptop": Config(), "paper": Config()},
-        compute=compute, plot=plot, claims=CLAIMS, minimum={"num_points": 20}, question=…,
+        compute=compute, plot=plot, claims=CLAIMS,
+        minimum={"num_points": 20},  # needed where there are claims: below it nothing is decided
+        question=FLOW_FOLLOWS_ADAM,  # from experiments.core.questions
     )
 
-    # run.py
+    # run.py: FigureConfig and checks are from experiments.core.config
     @dataclass(frozen=True)
     class Config(FigureConfig):  # or TrainingConfig, ImagesConfig: they name the data
         '''What is computed.
@@ -31,8 +35,12 @@ like this::
         def __post_init__(self):
             check_least(self, num_points=2)
 
-    def compute(config, run):
-        return xr.Dataset({"weight": named(("lag", …), "weight of the kernel", "1/step")})
+    def compute(config, run):  # run.sweep computes members on all devices and keeps finished ones
+        weight = run.sweep("weight", weight_of, points(lag=lag))["weight"]
+        return xr.Dataset(
+            over("lag", {"weight": (weight, "weight of the kernel", "1/step")}),
+            coordinates(lag=(lag, "age of a gradient", "step")),
+        )
 
     # plot.py: canvases by suffix, from experiments.core.plot
     def plot(dataset):
@@ -42,11 +50,19 @@ like this::
     # claims.py: a statistic of the dataset, and what it must be for the claim to hold
     CLAIMS = (Claim(id="the-kernel-decays", figure="kernel_decay", …),)
 
-Statistics with intervals are in `experiments.core.stats`, labels in `experiments.core.store`.
+`Claim` is in `experiments.core.claims`, statistics with intervals are in `experiments.core.stats`,
+and labels, which every variable and coordinate needs, in `experiments.core.store`.
 
 `tests/figures/test_every_figure.py` tests what holds for every figure. It reads `CONTRACT` in the
 module of a figure's own tests, `tests/figures/<family>/test_<figure>.py`: the smallest
 configuration, the configurations that are refused, and data that support and refute each claim.
+`Contract` in tests/figures/contract.py describes its fields::
+
+    CONTRACT = Contract(
+        figure=FIGURE, config=Config(num_points=3), panels={"": 1}, refused=[{"num_points": 1}],
+        made_up=made_up,  # made_up(rate=0.9) is a dataset like that of the laptop preset
+        cases={"the-kernel-decays": [{"rate": 0.9}, {"rate": 1.1}]},  # supports it, refutes it
+    )
 """
 
 from experiments.core.catalog import Catalog

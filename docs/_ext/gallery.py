@@ -112,7 +112,7 @@ def write_gallery(app):
         "judgments": judgments,
         "groups": groups,
         "larger": larger,
-        # A claim that corrects another one may be of a figure without results there.
+        # A claim that corrects another may belong to a figure without results there.
         "larger_groups": answers.groups((judgments | larger).values()),
         "colors": answers.GROUPS,
         "counts": lambda figure: answers.counts(groups[claim.id] for claim in figure.claims),

@@ -21,8 +21,8 @@ FIGURE = Figure(
     "{reference} in (c); panels are gray below its own error, estimated for order 2. The dotted "
     "line is the error of the paper's Euler scheme with K = {goal}; titles state the fewest "
     "gradients with which the exponential integrator does as well. Dashed lines are diffrax's "
-    "methods with substeps evenly spaced in t, where u, which starts like √t in each minibatch, "
-    "limits them to order 1.5; solid lines have substeps evenly spaced in x, where t = (n + x²)η.",
+    "methods with substeps evenly spaced in t, limited to order 1.5 because u starts like √t in "
+    "each minibatch; solid lines have substeps evenly spaced in x, where t = (n + x²)η.",
     presets={
         "smoke": Config(
             model=SMOKE_MODEL,

@@ -18,12 +18,12 @@ FIGURE = Figure(
     "trained on the {corpus} corpus by Adam with η = {learning_rate:g}, (β, γ) = ({b2:g}, {b1:g}), "
     "batch size {batch}, dropout {model.dropout:g}, N = {num_steps} steps and {num_seeds} seeds. "
     "For every head's query and key matrix, W_N is the weight at the end of the run and g_n is the "
-    "gradient at step n of the same run. (a, b) |⟨W_N, g_n⟩| with and without qk-norm; (c) its "
+    "gradient at step n of the same run. (a, b) |⟨W_N, g_n⟩| with and without qk-norm; (c) their "
     "cosine, which does not fall with ‖g_n‖, next to that of random directions; (d) the signed "
     "cosine's mean over slices and seeds versus the number of steps left, and the contribution of "
-    "g_n itself to W_N. (e) Each step's own gradient, which is orthogonal under qk-norm up to "
-    "LayerNorm's ε; (f) the size of the term -2⟨W, u⟩, which is dropped because of the assumption, "
-    "over the term that is kept: 2γ/(1-γ) for gradients that are noise. Medians are over slices "
+    "g_n itself to W_N. (e) The cosine of W_n and its own gradient, which is 0 under qk-norm up to "
+    "LayerNorm's ε; (f) the size of the term -2⟨W, u⟩, which Assumption 1 drops, over the term "
+    "that is kept: 2γ/(1-γ) for gradients that are noise. Medians are over slices "
     "and seeds.",
     presets={
         "smoke": Config(

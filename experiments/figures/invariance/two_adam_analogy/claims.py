@@ -31,7 +31,7 @@ def _beyond_half(run: xr.Dataset, arm: str, decay: int) -> Estimate:
 
 
 DECAYS = (("with-decay", 1, "λ > 0"), ("without-decay", 0, "λ = 0"))
-"""The end of an id, the place along `decay`, and the words."""
+"""The end of an id, the place along `decay`, and the wording in statements."""
 AT_ZERO = dict(
     corrected_by="norm-scales-like-the-second-stage-with-decay",
     correction="At λ = 0 ‖W‖² is a sum: u/‖W‖ falls like 1/√n, which no stage with a bias "

@@ -53,14 +53,14 @@ FIGURE = Figure(
     "the CNN at {cnn.width:g} times the paper's width on {dataset}, batch {image_batch}, "
     "{num_steps} steps with a warm-up of {warmup_steps} and a cosine to {final_rate:g}; each "
     "contender is searched with the same number of runs. In each column, from top to bottom: "
-    "AdamW's test loss, or test error of images, minus the contender's, {num_seeds} fresh seeds, "
-    "mean and paired 95% interval, filled where Holm's procedure finds it different from zero; "
-    "steps saved on the way to AdamW's own loss at three quarters of its run; the gain in test "
-    "loss with one setting for all tasks, in percent of a uniform guess's, {num_shared_seeds} "
-    "fresh seeds. A ring marks an optimum with nothing tried beyond its learning rate at its "
-    "memory, or beyond its memory at its learning rate. The second page shows the course of the "
-    "validation loss with the target dotted, the third page validation loss versus learning rate "
-    "at the chosen memory.",
+    "AdamW's test loss, or test error on images, minus the contender's (mean and paired 95% "
+    "interval, {num_seeds} fresh seeds, filled where Holm's procedure finds it different from "
+    "zero); steps saved on the way to AdamW's own loss at three quarters of its run; the gain in "
+    "test loss with one setting for all tasks, in percent of a uniform guess's loss "
+    "({num_shared_seeds} fresh seeds). A ring marks an optimum beyond which nothing was tried, "
+    "either in learning rate at its memory or in memory at its learning rate. The second page "
+    "shows the validation loss during training, with the target dotted, and the third page shows "
+    "validation loss versus learning rate at the chosen memory.",
     presets={
         "smoke": Config(
             model=SMOKE_MODEL,

@@ -7,8 +7,9 @@ text, chooses. k-Adam has the same number of finalists for each k and strategy, 
 decays and weight decay, untuned. Schedule-free AdamW is measured through its averaged parameters.
 
 Intervals of gains are from the bootstrap, but no narrower than Student's t. The axis of (a) is
-logarithmic beyond ±0.1. An arm at an end of what was tried might be better beyond it. For k-Adam
-the γ, β and λ of the second page are those of every stage, and a ring there marks a learning rate.
+logarithmic beyond ±0.1. An optimum at an end of what was tried might be better beyond it. For
+k-Adam the γ, β and λ of the second page are those of every stage, and a ring there marks a
+learning rate.
 """
 
 from experiments.core.figure import Figure

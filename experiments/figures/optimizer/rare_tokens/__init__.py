@@ -30,8 +30,8 @@ FIGURE = Figure(
     "{model.vocab_size} tokens, batch {batch}, {num_steps} steps with a warm-up of {warmup_steps} "
     "and a cosine to {final_rate:g}; each contender is searched with the same number of runs. "
     "(a) AdamW's test loss minus the contender's, {num_seeds} fresh seeds, mean and paired 95% "
-    "interval; a ring marks an optimum with nothing tried beyond its learning rate at its memory, "
-    "or beyond its memory at its learning rate. (b) Test loss by how often the target occurs in "
+    "interval; a ring marks an optimum beyond which nothing was tried, either in learning rate at "
+    "its memory or in memory at its learning rate. (b) Test loss by how often the target occurs in "
     "the training text, in {num_bins} bins of about equally many targets. "
     "(c) Gains over AdamW in these bins, with paired 95% intervals. The second page shows one "
     "seed's validation loss versus learning rate at the chosen memory.",

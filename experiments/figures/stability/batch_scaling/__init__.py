@@ -16,7 +16,7 @@ FIGURE = Figure(
     "the ratio of batch sizes. (a) How fast updates grow once gradients stop; the vertical line is "
     "B*, where the tokens rule crosses γ² = β. (b) The supremum of an update after {num_steps} "
     "steps, and the largest one in training: nanoGPT ({model.num_layers} layers, width "
-    "{model.width}, {corpus} corpus, vocabulary {model.vocab_size}) from batch size {batch} on, "
+    "{model.width}, {corpus} corpus, vocabulary {model.vocab_size}) at batch size {batch} and up, "
     "learning rate {learning_rate:g}, ε = {eps:g}, {num_seeds} seeds. (c) The largest update of a "
     "step with the tokens rule, in rows of the embedding that the text never uses. (d) The "
     "training loss at the end.",

@@ -17,7 +17,7 @@ from experiments.core.errors import Failed
 def flops(fn: Callable[[Any], Any], inputs: Any) -> np.ndarray:
     """Return the operations of a function's matrix products and convolutions, for each input.
 
-    Of a condition, only the branch that is taken counts. It is found by running the code that the
+    Only the branch of a condition that is taken counts. It is found by running the code that the
     condition depends on, such as a number of steps, which must not contain products.
 
     Args:
@@ -67,7 +67,7 @@ def counter(fn: Callable[[Any], Any], first: Any) -> Callable[[Any], np.ndarray]
 
 
 def _run(jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any]) -> tuple[list[Any], jax.Array]:
-    """Return what a trace returns, and its operations."""
+    """Return a trace's results and its operations."""
     values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *inputs), strict=True))
     total = jnp.zeros(())
     for equation in jaxpr.eqns:
@@ -130,7 +130,7 @@ def _operations(equation: Any) -> int:
 def _of_convolution(image: Sequence[int], kernel: Sequence[int], params: Any) -> int:
     """Count products with the image's own entries, not those with its padding and its holes."""
     images, kernels, _ = params["dimension_numbers"]
-    # An output's features have one group of inputs each; a gradient's images one group of images.
+    # Each output feature sees one group of inputs; in a gradient, each image one group of images.
     total = (
         2
         * image[images[0]]

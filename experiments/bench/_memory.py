@@ -58,7 +58,7 @@ def peak(chunk: Chunk, device: jax.Device) -> int | None:
         its = jax.typeof(leaf)
         return jax.ShapeDtypeStruct(its.shape, its.dtype, sharding=where)
 
-    # What fn closes over, such as the corpus, is on the chip too, so it is an argument here.
+    # Arrays that fn closes over, such as the corpus, are on the chip too: here they are arguments.
     program = jax.jit(lambda consts, *leaves: jax.core.eval_jaxpr(traced.jaxpr, consts, *leaves))
     inputs = traced.consts, *jax.tree.leaves(dict(columns))
     try:

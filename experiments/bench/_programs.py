@@ -25,9 +25,9 @@ _ARRAY = re.compile(rf"\b({'|'.join(SIZES)})\[([\d,]*)\]")
 def collectives(program: str) -> dict[str, int]:
     """Return the bytes of what each kind of collective operation gathers or reduces.
 
-    They are those of the whole: of an operation's operands or results, the larger. A loop's body
-    counts once, so that a program of many steps has the bytes of one, and so does an operation that
-    a TPU spreads over several fusions: they name the same channel.
+    The bytes are those of the whole: an operation's operands or results, whichever are larger. A
+    loop's body counts once, so that a program of many steps has the bytes of one, and so does an
+    operation that a TPU spreads over several fusions: they name the same channel.
 
     Args:
       program: `jax.stages.Compiled.as_text()`.

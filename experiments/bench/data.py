@@ -28,7 +28,7 @@ class DataBenchConfig(BenchConfig):
     Attributes:
       megabytes: Size of the file of tokens, each of two bytes.
       batch: Sequences in a batch.
-      context: Tokens that a model sees of a sequence.
+      context: Tokens of a sequence that a model sees.
       num_batches: Batches of the long run.
       step_ms: How long a training step keeps an accelerator busy while the host waits for it.
       num_steps: Steps of that length.

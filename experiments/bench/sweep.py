@@ -50,7 +50,7 @@ class SweepBenchConfig(BenchConfig):
       num_members: Sizes of the sweeps, multiples of 8.
       num_steps: Optimizer steps of every member.
       repeats: Rounds that are measured.
-      compiled_apart: At most how many members are compiled separately; times for more members are
+      compiled_apart: Limit on the members that are compiled separately; times for more are
         scaled from these, since they share nothing.
       batch: Examples or sequences in a batch.
       width: Hidden units of the MLP's two layers.

@@ -199,7 +199,7 @@ def measured(estimate: Estimate, digits: int = 4) -> str:
 
 
 def _alike(values: Sequence[float], digits: int) -> list[str]:
-    """Return numbers with the same last digit, so that their range has so many digits."""
+    """Return numbers to the same last digit, the one that gives their range `digits` digits."""
     finite = [value for value in values if math.isfinite(value)]
     width, largest = np.ptp(finite or [0]), max(map(abs, finite), default=0)
     if not width:
@@ -212,7 +212,7 @@ def _alike(values: Sequence[float], digits: int) -> list[str]:
 
 
 def number(value: float, digits: int = 4) -> str:
-    """Return so many significant digits, or a dash if there is no number.
+    """Return a number to so many significant digits, or a dash if there is none.
 
     >>> number(2 / 3), number(math.nan), number(-math.inf)
     ('0.6667', '—', '−∞')

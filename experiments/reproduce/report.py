@@ -206,7 +206,7 @@ def render(
     """
     own = {j.claim.id: j for section in sections for j in section.judgments}
     group_of = groups(own.values())
-    # A claim that corrects another one may be of a figure that the other preset does not have.
+    # A claim that corrects another may belong to a figure that the other preset does not have.
     elsewhere = {name: groups((own | found).values()) for name, found in others.items()}
     origins = collections.defaultdict(list)
     for section in sections:

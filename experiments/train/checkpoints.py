@@ -209,7 +209,7 @@ class Checkpoints:
         path = self._folder / str(step)
         run = json.loads((path / RUN / RUN_FILE).read_text())
         leaves = named_leaves(template)
-        # Leaves follow from the configuration: if it differs, they would only hide that.
+        # Leaves follow from the configuration: if it differs, naming them would only hide that.
         different = differences(run["config"], as_json(self._config)) or differences(
             run["leaves"], kinds(leaves)
         )

@@ -567,7 +567,7 @@ def test_a_sigint_that_the_parent_ignores_stays_ignored():
         signal.signal(signal.SIGINT, before)
 
 
-def test_without_a_terminal_progress_prints_a_line_at_times(capsys, monkeypatch):
+def test_without_a_terminal_progress_prints_occasional_lines(capsys, monkeypatch):
     seconds = iter([0.0, 1.0, 10.0, 11.0, 40.0, 60.0])
     monkeypatch.setattr(time, "monotonic", lambda: next(seconds))
     with progress("adam", total=12, done=2) as advance:

@@ -78,7 +78,7 @@ def imports_of(name, file):
 
 
 def owner(imported):
-    """Return our module that an imported name is, or is defined in; "" if it is not ours."""
+    """Return the module of ours that an imported name is or comes from; "" if there is none."""
     while imported and imported not in MODULES:
         imported = imported.rpartition(".")[0]
     return imported

@@ -21,7 +21,7 @@ TEXT = GPTConfig(vocab_size=256, context=32, num_layers=1, num_heads=1, width=64
 
 @pytest.mark.parametrize("name", ["text", "images"])
 def test_counted_operations_are_those_of_the_compiler(name):
-    """Without loops; the compiler also counts what is not a product, a small share."""
+    """There are no loops; the compiler also counts a small share of other operations."""
     task, batch = {
         "text": lambda: (text_task(TEXT), jnp.zeros((4, 33), jnp.int32)),
         "images": lambda: (
@@ -65,7 +65,7 @@ def test_steps_and_members_multiply_a_figures_operations():
     assert three.flops == pytest.approx(3 * one.flops)
 
 
-def test_a_chunks_memory_is_compiled():
+def test_a_chunks_memory_is_that_of_the_compiled_program():
     config = hours.HoursBenchConfig(
         figures=("coarse_graining",), preset="smoke", chip="cpu", at_once=1
     )
@@ -101,7 +101,7 @@ def test_a_chip_without_a_compiler_is_refused(monkeypatch, capsys):
 
 
 def test_c4_is_counted_without_a_download():
-    """Its tokens have their number and dtype, so the memory of a program with them is right."""
+    """Stand-ins for its tokens have their number and dtype, so a program's memory is right."""
     corpus = hours._corpus("c4:gpt2")
     assert corpus.vocab_size == 50257
     assert corpus.tokens_train.dtype == np.uint16

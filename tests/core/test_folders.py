@@ -119,7 +119,7 @@ def test_a_file_system_without_locks_is_used_with_a_warning(number, tmp_path, mo
     assert said in capsys.readouterr().err
 
 
-def test_a_lock_that_cannot_be_made_is_one_message(tmp_path, monkeypatch):
+def test_a_lock_that_cannot_be_made_gives_one_message(tmp_path, monkeypatch):
     (tmp_path / LOCK).mkdir()
     assert refused(tmp_path) == f"{tmp_path / LOCK} cannot be locked (Is a directory)"
     (tmp_path / "file").write_text("")

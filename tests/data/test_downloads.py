@@ -22,8 +22,8 @@ class Server(http.server.ThreadingHTTPServer):
     """A handler that serves `content`; its faults are set on it.
 
     Attributes:
-      breaks: After how many bytes each of the next answers ends; None for whole ones.
-      ranges: Whether it knows how to send a part.
+      breaks: Bytes after which each of the next responses ends; None for a whole one.
+      ranges: Whether it can send a part of the file.
       stalls: Whether it keeps a broken connection open and silent.
       starts: First byte asked for by each request so far.
     """

@@ -46,7 +46,7 @@ def test_workers_need_absls_flags_to_be_parsed(start):
 
 
 def test_batches_are_in_memory_that_their_iterator_owns(start):
-    """Nobody closes the iterator here: its end comes after that of the modules that it needs."""
+    """Nobody closes the iterator here, so it ends after the modules that it needs."""
     printed, errors = start("ended").communicate(timeout=100)
     assert printed.startswith("False ")
     assert "AttributeError: 'NoneType' object has no attribute" in errors

@@ -239,7 +239,7 @@ def test_a_pickled_source_does_not_carry_the_other_splits(contents, tmp_path):
     np.testing.assert_array_equal(again[2]["image"], data.heldout["validation"][2]["image"])
 
 
-def test_augmented_images_are_windows_of_it_or_its_mirror():
+def test_augmentation_takes_windows_of_an_image_or_its_mirror():
     image = np.random.default_rng(0).normal(size=(3, 4, 1)).astype(np.float32)
     windows = {}
     for mirrored in (False, True):

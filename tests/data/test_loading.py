@@ -50,7 +50,7 @@ def test_every_example_comes_once_per_epoch(length, batch_size):
 
 
 def test_seeds_and_epochs_have_different_orders():
-    """Nor are orders shifts of each other: epoch 1 of a seed is not epoch 0 of the next."""
+    """Orders are not shifts of each other, either: epoch 1 of a seed is not epoch 0 of the next."""
     streams = [np.concatenate(take(3, 50, batch_size=50, seed=seed)) for seed in range(3)]
     epochs = np.concatenate([stream.reshape(3, 50) for stream in streams])
     assert len(np.unique(epochs, axis=0)) == 9

@@ -173,7 +173,7 @@ def test_random_reads_of_a_large_file_hold_no_memory(tmp_path):
 
 
 @given(st.text())
-def test_bytes_are_utf8s(text):
+def test_byte_tokens_are_those_of_utf8(text):
     ids = TOKENIZERS["bytes"].encode(text)
     assert bytes(ids.tolist()).decode() == text
     assert TOKENIZERS["bytes"].end not in ids

@@ -69,10 +69,10 @@ class Contract:
       cases: For each claim the arguments of `made_up` for data that support it, refute it and,
         where seeds give an interval, do neither.
       patches: Stand-ins, by the name that they replace while the smallest dataset is computed.
-      strict: The default widths of floats at which its programs mix no dtypes. At none if optax
-        (schedules, bias correction) or flax (LayerNorm) mix them, and not at 64 if it computes
+      strict: The default float widths at which its programs mix no dtypes: none if optax
+        (schedules, bias correction) or flax (LayerNorm) mixes them, and not 64 if it computes
         with NumPy's numbers.
-      diverged: Runs that are judged and drawn: what every float in their results is, and the width.
+      diverged: Runs to judge and draw, each a value for every float in its results, and a width.
       comparison: Whether a diverged run is not evidence; elsewhere it may be an update that grew.
     """
 

@@ -73,7 +73,7 @@ def decay(rng, *, lowest=0.0):
 
 
 def close_log(found, expected, rtol):
-    """Whether logarithms agree as well as their numbers have to."""
+    """Whether logarithms agree closely enough for their numbers to agree within `rtol`."""
     return abs(float(found) - expected) <= rtol * max(1.0, abs(expected))
 
 

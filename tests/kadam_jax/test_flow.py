@@ -182,7 +182,7 @@ def test_a_minibatch_is_held_for_its_step(golden_flow, method):
 
 
 def test_a_constant_gradient_is_multiplied_by_its_golden_gain(golden_flow):
-    """Euler by x/(e^x - 1), far from 1 at a small b1; the exponential method by 1."""
+    """Euler multiplies by x/(e^x - 1), far from 1 at a small b1; the exponential method by 1."""
     rows = golden_flow["moving_average_gain"]
     for substeps in {row["substeps"] for row in rows}:
         b = np.array([row["b"] for row in rows if row["substeps"] == substeps])
@@ -479,7 +479,7 @@ def test_proposition_1_is_as_precise_for_every_dtype(dtype):
 
 @CORRECTIONS
 def test_decays_near_both_ends_are_solved(bias_correction):
-    """Near 0 a stage keeps nothing: of a constant gradient u is the sign."""
+    """Near 0 a stage keeps nothing: u is the sign of a constant gradient."""
     b1, b2 = np.meshgrid(*[[1e-7, 1e-3, 0.9, 1 - 1e-7]] * 2)
 
     def solve(b1, b2):
@@ -527,7 +527,7 @@ def test_a_vmapped_solve_is_a_loop_and_compiles_once(x64, two_nodes, method):
     [("euler", float, "continuous"), ("exponential", complex, "discrete")],
 )
 def test_dead_parameters_stay_and_derivatives_are_finite(two_nodes, method, bias_correction, dtype):
-    """No 0/0 at t = 0, to first order either."""
+    """There is no 0/0 at t = 0, not even to first order."""
 
     def end(learning_rate, b2, params):
         solution = solve_flow(
@@ -902,7 +902,7 @@ def test_derivatives_of_closed_forms(x64):
         return flow.unforced_solution(0.5, 0.7, -0.7, learning_rate=0.5, weight_decay=decay)
 
     slope_near = jax.jit(jax.grad(near))
-    for gap in (1e-3, 1e-6, 1e-9):  # 1 - 2λη; the solution is smooth in it, its rates are not
+    for gap in (1e-3, 1e-6, 1e-9):  # 1 - 2λη: the solution is smooth in it, but its rates are not
         decay = 1 - gap
         slope = (near(decay - 2e-4) - near(decay - 4e-4)) / 2e-4
         np.testing.assert_allclose(slope_near(decay), slope, rtol=1e-3)

@@ -28,7 +28,7 @@ COARSE = scale_by_coarse_grained_normalization()
 
 
 def invariant_loss(w, target):
-    """Golden's: one minus a cosine."""
+    """The golden data's loss: one minus a cosine."""
     return 1 - w @ target / (jnp.linalg.norm(w) * jnp.linalg.norm(target))
 
 
@@ -432,7 +432,7 @@ def test_residuals_are_taken_by_slice():
 
 @pytest.mark.parametrize("exponent", [-100, 100])
 def test_residuals_survive_squares_that_overflow(exponent):
-    """They are the same in whatever unit W is measured."""
+    """They do not depend on the unit in which W is measured."""
     trees = random_updates(4, 9)
     expected = direction_residual(*trees, learning_rate=0.1)
     scaled = direction_residual(*np.ldexp(trees, exponent), learning_rate=0.1)

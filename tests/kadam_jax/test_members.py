@@ -431,7 +431,7 @@ def test_any_callable_is_swept(fn):
         assert sweep(fn, points(x=[1.0, 2.0])).tolist() == [factor, 2 * factor]
 
 
-def test_short_lived_methods_take_no_other_ones_program(collect):
+def test_a_short_lived_method_never_gets_anothers_program(collect):
     trainer = Trainer(1.0)
     for factor in range(4):  # a function that is gone may leave its id to the next
         method = types.MethodType(lambda self, member, f=factor: f * member["x"], trainer)

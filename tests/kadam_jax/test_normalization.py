@@ -164,7 +164,7 @@ def test_zero_gradients_give_zero_updates_in_every_dtype(x64):
 # Dtypes
 
 
-def test_averages_have_float32_updates_the_gradients_dtype(dtype, gradients):
+def test_averages_are_float32_updates_have_the_grads_dtype(dtype, gradients):
     _, updates, state = jit_feed(USUAL, jnp.asarray(gradients, dtype))
     wide = jnp.promote_types(dtype, jnp.float32)
     assert updates.dtype == dtype

@@ -16,7 +16,7 @@ with pytest.MonkeyPatch.context() as environment:
 
 
 def names_of(case, row):
-    """The tests of an absl test case that a row of optax's tables, or a name, is in."""
+    """The tests of an absl test case whose parameters, or else whose name, contain `row`."""
     names = unittest.TestLoader().getTestCaseNames(case)
     return [n for n in names if row in getattr(getattr(case, n), "__x_params_repr__", n)]
 

@@ -255,7 +255,7 @@ def test_a_new_state_is_sharded_as_the_parameters_already():
         assert stage.mu.sharding == stage.rms.sharding == params.sharding
 
 
-def test_members_side_by_side_are_members_alone(gradients):
+def test_members_side_by_side_equal_members_alone(gradients):
     """vmap over parameters, state and gradients, as a sweep does."""
     optimizer = kadam(0.1, 2, weight_decay=0.1)
     starts = jax.tree.map(lambda p: jnp.stack([p, 2 * p, -p]), PARAMS)

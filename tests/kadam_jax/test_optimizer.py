@@ -130,7 +130,7 @@ def test_where_decay_enters(x64, k):
         assert_close(ours, jit_feed(literal, gradients, params)[0], rtol=1e-12)
 
 
-def test_a_zero_decay_is_none_traced_or_not():
+def test_a_decay_of_zero_is_no_decay_traced_or_not():
     gradients = random_gradients()
     without = kadam(0.1, weight_decay=0)
     params = jnp.float32(PARAMS["b"])

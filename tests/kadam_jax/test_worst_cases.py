@@ -150,7 +150,7 @@ def test_weights_and_suprema_are_those_of_sixty_digits(golden, number):
         np.testing.assert_allclose(getattr(response, name)[case["lags"]], case[name], rtol=1e-9)
 
 
-def test_suprema_beyond_float64_are_exact_all_the_same():
+def test_suprema_beyond_float64_are_still_exact():
     result = worst_case(simplified_ademamix(1.0), 50_000)
     assert result.exact
     assert result.supremum == math.inf

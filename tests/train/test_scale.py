@@ -94,7 +94,7 @@ def text_programs(shape, shard_above=None, num_members=None, **fields):
     ids=str,
 )
 def test_a_step_moves_each_parameter_once_each_way(shape, shard_above):
-    """Gradients are reduced once, also the embedding's from its two uses; shards are gathered."""
+    """Gradients are reduced once, even the embedding's from its two uses; shards are gathered."""
     programs, batches = text_programs(shape, shard_above=shard_above)
     moved = collectives(programs.lower(batches).compile().as_text())
     params = jax.tree.leaves(programs.template.params)

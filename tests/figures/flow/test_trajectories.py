@@ -156,7 +156,7 @@ def dataset(*, at=0.03, power=1.0, spread=0.05, early=0.4, euler=0.05, drift=0.0
     n, s = np.arange(LAPTOP.num_steps + 1.0), seeds[:, None, None, None]
 
     def processes(*factors):
-        """Return one factor for each process, of all seeds or each."""
+        """Return one factor for each process, shared by all seeds or one for each."""
         return np.stack(np.broadcast_arrays(*factors, seeds)[:-1], -1)[..., None, None]
 
     displacement = np.ones((1, 1, 1, len(GROUPS), 1)) * rates * n

@@ -92,7 +92,7 @@ def test_two_adam_everywhere_equals_kadam_with_those_decays(data):
     np.testing.assert_allclose(at, loss, rtol=1e-4)
 
 
-def test_the_layers_run_is_adamw_decaying_queries_and_keys(data):
+def test_the_run_with_the_layer_is_adamw_with_decay_on_qk(data):
     task = language_task(dataclasses.replace(TINY, qk_norm=True), CORPUS, CONFIG.batch)
     rate, places = 1e-2, np.array([1.0, 1.0, 0.0]).reshape(3, 1, 1)
 

@@ -74,7 +74,7 @@ def updates():
     return jax.jit(lambda: {name: last_update(made(name)) for name in MUONS})()
 
 
-def test_matrices_are_what_multiplies():
+def test_matrices_are_the_parameters_that_multiply():
     found = {
         name: numbers and numbers.reduction_axis
         for name, numbers in muon_dimensions(PARAMS).items()
@@ -120,7 +120,7 @@ def test_stages_after_muon_are_the_librarys_chains(name, updates):
 
 
 def test_a_stage_before_muon_rescales_matrices_first():
-    """Muon gets signs from a stage whose average square is an entry's own."""
+    """Without memory, the stage divides each entry by its own modulus: Muon gets signs."""
     signs = jax.tree.map(np.sign, GRADIENTS)
     ours, theirs = jax.jit(
         lambda: (
@@ -220,7 +220,7 @@ def test_the_search_finds_an_optimum_beyond_its_grid(optimum, rounds, closings):
 
 
 def test_closing_steps_leave_nearly_no_optimum_at_an_edge():
-    """Noise moves the best place of a compass to rows and columns in which it is alone."""
+    """Noise often leaves a compass's best place alone in its row or column."""
     row = CONTENDERS["adamw"]
     optima = np.random.default_rng(1).uniform(-1.5, 1.5, (40, 2))
 
@@ -296,12 +296,12 @@ def made_up(gains=None, speeds=None, spread=0.0, edges=(), diverged=(), validati
     """Make a dataset of the laptop's tasks with all contenders.
 
     Args:
-      gains: By arm, what its score is better than AdamW's, in multiples of what is useful.
+      gains: By arm, by how much its score beats AdamW's, in multiples of what is useful.
       speeds: By arm, how much faster than AdamW its loss falls.
       spread: Standard deviation of the noise of every seed, in the same multiples.
       edges: Arms whose learning rates are at an edge.
       diverged: Arms with a diverged seed.
-      validation: By arm, what its validation loss is lower than by its gain.
+      validation: By arm, how much lower its validation loss is than follows from its gain.
     """
     gains, speeds, validation = gains or {}, speeds or {}, validation or {}
     arms, tasks = list(CONTENDERS), list(LAPTOP.tasks)

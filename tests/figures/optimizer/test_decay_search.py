@@ -129,7 +129,7 @@ def trained(name, setting, seed, steps=CONFIG.num_steps, warmup=CONFIG.warmup_st
 
 
 def chosen_rate(name, setting, rates, losses, *steps):
-    """Choose with all tuning seeds between the two of three rates that are best with one."""
+    """Of three rates, take the two that are best with one seed; choose with all tuning seeds."""
     setting, means = np.array(setting, float), {}
     for place in np.flatnonzero(losses < losses.max()):
         setting[4] = rates[place]
@@ -303,7 +303,7 @@ def made_up(found=2.0, images=0.5, strategies=None, spread=0.0, edges=(), second
     Args:
       found: Loss of what was found, on text.
       images: The loss of what was found, on images.
-      strategies: Losses of strategies that are not 2.5.
+      strategies: Losses of strategies, where they differ from 2.5.
       spread: Standard deviation of the noise that every seed of every arm adds.
       edges: Arms whose learning rate is at an edge.
       second_edges: Optimizers whose learning rate on images is at an edge.

@@ -123,7 +123,7 @@ def made_up(constant=0.0, slope=0.0, two=0.0, spread=0.01, at_edge=None, config=
 
     Args:
       constant: Added for k >= 3.
-      slope: Added for k >= 3, times the noise.
+      slope: Added for k >= 3, in proportion to the noise.
       two: Added for k = 2.
       spread: Standard deviation of every member's noise.
       at_edge: A k whose best learning rates are the lowest of the grid.

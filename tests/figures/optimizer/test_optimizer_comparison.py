@@ -114,7 +114,7 @@ def made_up(gains=None, picks="scaled_2", spread=0.0, edges=(), diverged=(), see
 
     Args:
       gains: By arm, or by optimizer; 0 for the others.
-      picks: The arm of k-Adam with the lowest validation loss; the others' falls with their gains.
+      picks: The arm of k-Adam with the lowest validation loss; other losses fall with gains.
       spread: Standard deviation of the noise added to every seed of every arm.
       edges: Arms whose learning rate is at an end.
       diverged: Arms with a diverged seed.

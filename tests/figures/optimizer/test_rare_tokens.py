@@ -44,7 +44,7 @@ def test_counts_are_those_of_the_training_text(bins):
     assert bins.counts.shape == (4096,)
 
 
-def test_bins_part_the_tokens_from_rare_to_frequent(bins):
+def test_bins_divide_the_tokens_from_rare_to_frequent(bins):
     assert set(bins.of_token) == set(range(5))
     order = np.argsort(bins.counts, kind="stable")
     assert (np.diff(bins.of_token[order]) >= 0).all()
@@ -54,7 +54,7 @@ def test_bins_part_the_tokens_from_rare_to_frequent(bins):
     assert (np.diff(most) > 0).all()
 
 
-def test_bins_have_about_as_many_targets_each(bins):
+def test_bins_have_about_equally_many_targets(bins):
     targets = bins.crops[..., 1:]
     assert bins.of_target.shape == targets.shape
     assert bins.sizes.sum() == targets.size
@@ -105,7 +105,7 @@ def made_up(gains=None, slopes=None, spread=0.0, edges=(), diverged=()):
 
     Args:
       gains: By arm, nats per token by which its loss is below AdamW's.
-      slopes: By arm, what more it gains in the rarest bin than in the most frequent one.
+      slopes: By arm, how much more it gains in the rarest bin than in the most frequent one.
       spread: Half the range of the noise of seeds, in the whole and in each bin.
       edges: Arms whose learning rates are at an edge.
       diverged: Arms with a diverged seed.

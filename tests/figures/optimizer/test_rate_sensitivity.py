@@ -225,8 +225,8 @@ def synthetic(
 ):
     """Make bowls: AdamW's with its bottom at `BEST`, 2-Adam's at `ratio` times that.
 
-    Plural names are half the range over seeds of 2-Adam's curvature and floor, and of the log10 of
-    its best rate; `diverged` is what the highest rates do.
+    Arguments with plural names are half the range over seeds of 2-Adam's curvature, floor and
+    log10 of the best rate; if `diverged`, the highest rates diverge.
     """
     losses = np.empty((len(LAPTOP.arms), LAPTOP.num_rates, LAPTOP.num_seeds))
     for row, (arm, rates) in enumerate(zip(LAPTOP.arms, LAPTOP.rates, strict=True)):

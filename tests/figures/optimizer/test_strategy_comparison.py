@@ -159,7 +159,7 @@ def test_the_papers_statistic_is_the_sweeps_best_test(compared, data):
 
 @pytest.mark.parametrize("scales", [(1.0, 0.1, 0.1), (0.1, 3.0, 1.0), (0.3, 1.0, 5.0)])
 def test_intervals_cover_other_seeds_and_other_examples(scales):
-    """They cover 19 of 20, or more when what both share is counted twice."""
+    """They cover 19 of 20 or more: noise of a seed and example together is counted twice."""
     random = np.random.default_rng(0)
     of_seed, of_example, of_both = scales
     covered = []
@@ -211,7 +211,7 @@ def test_an_optimum_at_an_edge_opens_the_interval(name, given, edge, verdict):
 
 
 def test_rivals_are_chosen_on_the_other_seeds():
-    """If arms are equal up to luck that changes with the seed, the best is no better than one."""
+    """If arms differ only by luck that changes with the seed, the best is no better than one."""
     random = np.random.default_rng(0)
     values = []
     for _ in range(60):

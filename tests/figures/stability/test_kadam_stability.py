@@ -84,7 +84,7 @@ def test_a_stage_can_be_driven_to_any_output_within_reach(x64, b1, b2):
         assert float(u) == pytest.approx(wanted, abs=1e-7)
 
 
-def test_beyond_reach_the_output_is_the_largest_possible(x64):
+def test_for_a_goal_out_of_reach_the_output_is_the_largest(x64):
     stage = scale_by_adaptive_normalization(0.9, 0.99, 0.0)
     _, state = stage.update(jnp.array(1.0), stage.init(jnp.zeros(())))
     found, _ = stage.update(stage_input(100.0, state, 0.9, 0.99), state)

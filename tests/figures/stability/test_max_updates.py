@@ -85,7 +85,7 @@ def test_too_few_points_give_no_line():
 # Bounds
 
 
-def test_the_bound_reaches_itself_and_infinities_break_it():
+def test_the_bounds_own_ratio_is_one_and_infinities_break_it():
     log_bound = theory(np.array([0.99]), np.array([0.95]), 50)["log_exact_bound"]
     updates = np.exp(log_bound)[:, None]
     np.testing.assert_allclose(largest_ratio(updates, log_bound), 1, rtol=1e-12)

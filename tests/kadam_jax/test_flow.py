@@ -827,8 +827,8 @@ def test_bad_arguments_of_the_closed_forms_are_named():
 def ends_of_flow(method, k, **options):
     """Return the ends, given η, γ, β, ε, λ, θ(0) and two gradients: three parameters, three steps.
 
-    The first one's gradient depends on it, the second one's is 0 in the second step, and the third
-    one's until then: 0/0, and the kink of √v where v = |g|² is 0.
+    The gradient of the first depends on it, that of the second is 0 in the second step, and that of
+    the third is 0 before the third step: 0/0, and the kink of √v where v = |g|² is 0.
     """
 
     def f(x):

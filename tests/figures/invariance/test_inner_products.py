@@ -123,7 +123,7 @@ def test_stated_numbers_have_intervals(data):
 
 
 def synthetic(qk=0.01, plain=0.1, end=0.0, own=1e-6, radial=0.01, share=1.0, spread=0.0):
-    """Make a dataset in which the sizes that claims read are these, within `spread` over seeds."""
+    """Make a dataset with these values of what claims read, spread by `spread` over seeds."""
     seeds = 1 + spread * np.linspace(-1, 1, 9)
     shape = (2, 9, 100, 4)
     level = np.array([qk, plain])[:, None, None, None] * seeds[:, None, None]

@@ -30,7 +30,7 @@ def test_the_slope_of_a_dead_gradient_is_the_exact_rate(b1, b2):
     assert slope == pytest.approx(np.log(b1) - np.log(b2) / 2, abs=1e-6)
 
 
-def test_slopes_add_the_rate_and_ignore_the_scale():
+def test_a_faster_rate_adds_to_slopes_and_a_scale_does_not():
     random = np.random.default_rng(0)
     updates = np.exp(random.normal(size=(3, 2, 60)))
     b1, b2 = np.array([0.9, 0.95, 0.99]), np.array([0.99, 0.95, 0.95])

@@ -29,8 +29,8 @@ def test_points_lie_on_their_curves_and_cover_both_regions(preset):
 
 
 def made_up(early=1.0, late=0.1, rise=1.0, spread=0.0):
-    """Make normal curves where the loss falls by `early`, `late` nats per unit of C in B₊ up to the
-    horizons, and is higher by `rise` in B₋; `spread` is added to all three by seed."""
+    """Make normal curves whose loss falls by `early` and `late` nats per unit of C in B₊, up to the
+    first and last horizon, and is higher by `rise` in B₋; each seed adds up to ±`spread`."""
     config = FIGURE.presets["laptop"]
     b1, b2 = config.points
     C = (2 / b1 - 1 / b2 - 1)[..., None]

@@ -125,7 +125,7 @@ def read_corpus(name: str, *, cache: Path) -> Corpus:
 
     Args:
       name: A key of `CORPORA`, or a source as in `load_text`. It is read by bytes, unless a
-        tokenizer follows after a colon: "c4:gpt2", "my.txt:pairs". Of C4 it reads `NUM_SHARDS`
+        tokenizer follows after a colon: "c4:gpt2", "my.txt:pairs". For C4 it reads `NUM_SHARDS`
         training shards and a validation shard.
       cache: As in `load_text`.
 

@@ -30,7 +30,7 @@ class Tokenizer:
       encode: Maps a text to ids with one axis. Cutting a text between a character that is not
         white space and the white space after it does not change its ids.
       num_bytes: Returns the bytes of text that each id stands for, (vocab_size,); none for `end`.
-      version: Returns what else than the name decides the ids.
+      version: Returns whatever decides the ids besides the name.
     """
 
     name: str

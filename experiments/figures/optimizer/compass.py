@@ -81,7 +81,7 @@ def neighbors(tried: Sequence[Place]) -> list[Place]:
 
 
 def beyond(contender: Contender, tried: Sequence[Place], place: Place) -> Iterator[Place]:
-    """Yield a new place, a factor of 2 away, on each side of a place on which nothing was tried.
+    """Yield a new place, a factor of 2 away, on each untried side of a place.
 
     Only places that differ from it in one coordinate count. Beyond no memory there is nothing.
 

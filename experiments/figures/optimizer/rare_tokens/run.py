@@ -100,7 +100,7 @@ class Bins:
 
 
 def frequency_bins(counts: np.ndarray, targets: np.ndarray, num_bins: int) -> np.ndarray:
-    """Return the bin of each token, 0 for the rarest; bins have about as many targets each.
+    """Return the bin of each token, 0 for the rarest; bins have about equally many targets.
 
     Tokens with the same number are in the same bin, so bins differ in size.
 
@@ -145,7 +145,7 @@ def analyze(data: xr.Dataset, bytes_per_token: float) -> xr.Dataset:
 
     Args:
       data: What every contender was given and what came out, by arm.
-      bytes_per_token: By which a loss per token is divided to be one per byte.
+      bytes_per_token: Divisor that turns a loss per token into a loss per byte.
 
     Returns:
       The data with gains over AdamW, of all test targets and of those in each bin, and the numbers

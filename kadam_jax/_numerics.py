@@ -195,7 +195,7 @@ def _quotient_jvp(num_stages, primals, tangents):
 def quotient_and_modulus(
     numerator: jax.Array, rms: jax.Array, eps: jax.Array, num_stages: int = 1
 ) -> tuple[jax.Array, jax.Array]:
-    """Return `quotient` and its modulus, which is a division of its own, not |quotient|."""
+    """Return `quotient` and its modulus, from a division of its own instead of |quotient|."""
     value, size = (quotient(x, rms, eps, num_stages) for x in (numerator, jnp.abs(numerator)))
     return value, size
 

@@ -1,4 +1,4 @@
-"""How sensitive is each optimizer to its learning rate, and where should 2-Adam start?
+"""How sensitive each optimizer is to its learning rate, where 2-Adam starts (not in the paper).
 
 The first half of the held-out text is for validation, the second half is the test. The best rate is
 the geometric mean over seeds of the vertices of parabolas through the lowest loss and its

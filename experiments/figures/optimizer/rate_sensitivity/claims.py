@@ -118,8 +118,8 @@ CLAIMS: tuple[Claim, ...] = (
         "and highest end of any strategy's interval",
         statistic=lambda run: _ratio_over(run, "predicted_by_displacement"),
         accept=(0.5, 2.0),
-        reason="As for the size of updates; slow averages of the gradient, which training follows, "
-        "are amplified by this factor whatever momentum does.",
+        reason="The range is that for the size of updates. This factor amplifies slow averages of "
+        "the gradient, which training follows, whatever momentum does.",
         correction="The gradients of training are not noise around a slow average, or the learning "
         "rate is not limited by how far updates move a weight.",
     ),

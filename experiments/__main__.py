@@ -387,7 +387,7 @@ class _Help(argparse.Action):
                 config = defaults(name, given.get("preset"))
             except ConfigError as error:
                 parser.error(str(error))
-            print(f"Fields of {name}, each replaced by --set field=value, without the dashes:\n")
+            print(f"Fields of {name}; write them without the dashes: --set field=value\n")
             print_help(config, f"{parser.prog} {name} --set")
         parser.exit()
 
@@ -465,7 +465,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     ),
     "--force": dict(
         action="store_true",
-        help="compute again what is finished; train first removes the folder's earlier run",
+        help="start over, and discard earlier results in the folder",
     ),
     "--reissue": dict(
         type=_path,

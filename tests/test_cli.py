@@ -127,7 +127,7 @@ def test_names_are_listed_without_imports(argument):
 def test_help_shows_every_field_with_its_meaning_and_preset(capsys):
     assert cli.main(["run", "--preset", "smoke", "stability_plane", "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "--num-grid INT" in shown
+    assert "--num_grid INT" in shown
     assert "Points on each side of the grid" in shown
     assert "(default: 40)" in shown
 

@@ -171,7 +171,14 @@ def _parse(config: ConfigT, arguments: Sequence[str], prog: str) -> ConfigT:
     import tyro  # it takes a sixth of a second, which `list` need not wait for
 
     flags = (tyro.conf.FlagConversionOff,)
-    return tyro.cli(type(config), default=config, args=arguments, prog=prog, config=flags)
+    return tyro.cli(
+        type(config),
+        default=config,
+        args=arguments,
+        prog=prog,
+        use_underscores=True,
+        config=flags,
+    )
 
 
 def _words(config: Any, field: str, value: str) -> list[str]:

@@ -139,7 +139,10 @@ def holding(judgment: Judgment) -> str:
     if judgment.verdict == NOT_SUPPORTED:
         return judgment.correction or "Not as stated."
     if judgment.estimate.n == 0:
-        return "There is nothing to decide it by."
+        return (
+            "Not decided: data that it needs are missing, or the condition under which it is "
+            "judged is not met."
+        )
     more = more_observations(judgment)
     return f"Open: only part of the interval lies in the range it needs{more and '; ' + more}."
 

@@ -309,7 +309,7 @@ def test_tuples_are_overridden_by_commas_or_spaces():
 @pytest.mark.parametrize(
     ("assignment", "words"),
     [
-        ("num_steps=2.5", ["num-steps", "2.5"]),
+        ("num_steps=2.5", ["num_steps", "2.5"]),
         ("eps=tiny", ["eps", "tiny"]),
         ("eps=-1", ["eps must be finite and not negative"]),
         ("eps=nan", ["eps must be finite"]),

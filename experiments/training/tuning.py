@@ -48,13 +48,17 @@ def lowest(losses: ArrayLike, axis: int = -1) -> np.ndarray:
     return np.where(np.isfinite(losses), losses, np.inf).argmin(axis)
 
 
-def lowest_few(losses: ArrayLike, num: int) -> np.ndarray:
-    """Return indices of the `num` lowest losses, the lowest first.
+def ranked(*losses: ArrayLike) -> np.ndarray:
+    """Return indices along the last axis from the lowest loss to the highest; diverged come last.
 
-    >>> lowest_few([3.0, np.nan, 1.0, 2.0], 2).tolist()
-    [2, 3]
+    Args:
+      *losses: Arrays of equal shape; the last one takes precedence, and others rank its equals.
+        Where all are equal, the first comes first.
+
+    >>> ranked([3.0, np.nan, 1.0, 2.0]).tolist(), ranked([5.0, 4.0], [1.0, 1.0]).tolist()
+    ([2, 3, 0, 1], [1, 0])
     """
-    return np.argsort(np.where(np.isfinite(losses), losses, np.inf), kind="stable")[:num]
+    return np.lexsort([np.where(np.isfinite(x), x, np.inf) for x in losses])
 
 
 Candidates = Mapping[str, np.ndarray]
@@ -140,12 +144,12 @@ def tune(
     first_seeds, more = (seeds, []) if few is None else (seeds[:1], seeds[1:])
     if first is None:
         first = train("tuning", candidates, first_seeds)
-    places = _ranked(first)[:, :few]
+    places = _by_mean(first)[:, :few]
     finalists = {key: _at(first[key], places) for key in MEASURES if key in first}
     if more:
         further = train("finalists", {k: _at(x, places) for k, x in candidates.items()}, more)
         finalists = {key: np.concatenate([x, further[key]], 2) for key, x in finalists.items()}
-    chosen = _at(places, _ranked(finalists)[:, :1])[:, 0]
+    chosen = _at(places, _by_mean(finalists)[:, :1])[:, 0]
     picked = {key: _at(column, chosen[:, None])[:, 0] for key, column in candidates.items()}
     return Tuned(first, places, finalists["validation"], chosen, picked)
 
@@ -154,10 +158,9 @@ MEASURES = ("validation_loss", "validation")
 """The measures that rank candidates; the last one takes precedence."""
 
 
-def _ranked(found: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return indices from the lowest mean over seeds to the highest, the first of equals first."""
-    means = [found[key].mean(-1) for key in MEASURES if key in found]
-    return np.lexsort([np.where(np.isfinite(x), x, np.inf) for x in means])
+def _by_mean(found: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return indices from the lowest mean over seeds to the highest."""
+    return ranked(*(found[key].mean(-1) for key in MEASURES if key in found))
 
 
 def _at(values: np.ndarray, places: np.ndarray) -> np.ndarray:

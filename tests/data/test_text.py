@@ -437,12 +437,6 @@ def test_an_unusable_corpus_is_named(tmp_path, monkeypatch, name, match):
         read_corpus(name, cache=tmp_path / "cache")
 
 
-def test_byte_pairs_are_as_long_as_their_text():
-    pairs = TOKENIZERS["pairs"]
-    corpus = load_corpus("embedded_pairs")
-    assert pairs.num_bytes()[corpus.tokens_heldout].mean() == corpus.bytes_per_token
-
-
 def test_a_huge_corpus_begins_crops_at_every_nth_token(text_file, tmp_path, monkeypatch):
     monkeypatch.setattr("experiments.data.text.MAX_EXAMPLES", 1000)
     data = load_text(str(text_file), context=4, cache=tmp_path / "cache")

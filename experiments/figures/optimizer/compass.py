@@ -5,14 +5,14 @@ is 2^rate times that of the contender's row, and its averages remember 2^-memory
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from experiments.figures.optimizer.contender_table import Contender, decays
-from experiments.training.tuning import Train, Tuned, lowest, lowest_few, tune
+from experiments.training.tuning import Train, Tuned, lowest, ranked, tune
 
 Place = tuple[float, float]
 COMPASS = ((1, 0), (-1, 0), (0, 1), (0, -1))
@@ -135,17 +135,12 @@ def search(config: Any, contender: Contender, train: Train) -> Found:
     first = train("round0", columns(contender, tried), config.tuning_seeds[:1])
     steps = [neighbors] * config.num_rounds + [partial(closing, contender)] * config.num_closings
     for turn, step in enumerate(steps, 1):
-        new = step(_ranked(tried, first))
+        new = step([tried[at] for at in ranked(first["validation"][0, :, 0])])
         found = train(f"round{turn}", columns(contender, new), config.tuning_seeds[:1])
         first = {key: np.concatenate([x, found[key]], 1) for key, x in first.items()}
         tried += new
     tuned = tune(train, columns(contender, tried), config.tuning_seeds, config.num_finalists, first)
     return Found(tried, tuned, at_edge(contender, tried, tried[int(tuned.chosen[0])]))
-
-
-def _ranked(tried: Sequence[Place], found: Mapping[str, np.ndarray]) -> list[Place]:
-    """Return the places tried, the one with the lowest validation loss first."""
-    return [tried[at] for at in lowest_few(found["validation"][0, :, 0], len(tried))]
 
 
 def at_edge(contender: Contender, tried: Sequence[Place], chosen: Place) -> tuple[bool, bool]:

@@ -24,7 +24,7 @@ from experiments.figures.optimizer.decay_search.box import (
 )
 from experiments.training.optimizers import ADAMW, strategy_decays
 from experiments.training.trials import Trial, optimizer_trial
-from experiments.training.tuning import Candidates, Train, lowest, lowest_few, trainer, tune
+from experiments.training.tuning import Candidates, Train, lowest, ranked, trainer, tune
 from kadam_jax import STRATEGIES
 
 SEARCHED = "searched"
@@ -113,7 +113,7 @@ def search(config: Any, train: Train, axes: Sequence[str]) -> xr.Dataset:
     cube = sobol(config.num_searched, len(axes), config.sobol_seed)
     validation = validate("searched", cube)
     smaller = sobol(config.num_refined, len(axes), config.sobol_seed + 1)
-    centers = cube[lowest_few(validation, config.num_finalists)]
+    centers = cube[ranked(validation)[: config.num_finalists]]
     refined = around(centers, smaller, config.refined_width)
     validation = np.append(validation, validate("refined", refined))
     cube = np.concatenate([cube, refined])

@@ -40,7 +40,7 @@ def load_corpus(name: str) -> Corpus:
         return corpus
     splits, sha256 = encoded(corpus, tokenizer)
     train, heldout = (splits[split].array for split in ("train", "heldout"))
-    ratio = len(corpus.tokens_heldout) / len(heldout)
+    ratio = tokenizer.bytes_per_token(heldout)
     return Corpus(name, train, heldout, tokenizer.vocab_size, sha256, ratio)
 
 

@@ -161,7 +161,7 @@ def read_corpus(name: str, *, cache: Path) -> Corpus:
         tokens_heldout=heldout,
         vocab_size=encoder.vocab_size,
         sha256=parts[0].sha256 if len(parts) == 1 else digest(*(part.sha256 for part in parts)),
-        bytes_per_token=float(encoder.num_bytes()[heldout].mean()),
+        bytes_per_token=encoder.bytes_per_token(heldout),
     )
 
 
@@ -215,9 +215,10 @@ def _c4(cache: Path, num_shards: int) -> list[Path]:
     try:
         return [Path(fetch(name)) for name in names]
     except Exception as error:  # the exception's type depends on the HTTP client
+        reason = " ".join(str(error).split()).partition(". ")[0]
         raise Failed(
-            f"C4 could not be downloaded ({' '.join(str(error).split())}); try again, or fetch its "
-            "shards on another machine and name them, as in c4/*.json.gz"
+            f"C4 could not be downloaded ({reason}); try again, or name shards from another "
+            "machine, as in c4/*.json.gz"
         ) from error
 
 

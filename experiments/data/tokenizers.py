@@ -40,6 +40,10 @@ class Tokenizer:
     num_bytes: Callable[[], np.ndarray]
     version: Callable[[], str] = lambda: ""
 
+    def bytes_per_token(self, ids: np.ndarray) -> float:
+        """Return the mean number of bytes that an id of a text stands for."""
+        return float(self.num_bytes()[ids].mean())
+
 
 @functools.cache
 def _gpt2() -> tiktoken.Encoding:
@@ -47,9 +51,8 @@ def _gpt2() -> tiktoken.Encoding:
         return tiktoken.get_encoding("gpt2")
     except (OSError, ValueError) as error:  # no network, or one that sends something else
         raise Failed(
-            "GPT-2's vocabulary is not in tiktoken's cache and cannot be downloaded: run once with "
-            "a network, or set TIKTOKEN_CACHE_DIR to a folder that was filled on another machine "
-            f"({error})"
+            f"GPT-2's vocabulary could not be downloaded ({type(error).__name__}); run once with a "
+            "network, or set TIKTOKEN_CACHE_DIR to a folder filled on another machine"
         ) from error
 
 

@@ -217,8 +217,8 @@ def write_tokens(folder: Path, blocks: Mapping[str, Iterable[np.ndarray]], vocab
     except OSError as error:
         if not (folder / SIDECAR).exists():
             raise Failed(
-                f"the tokens could not be written to {folder}: {error.strerror}; nothing is left "
-                "there half-written; name another cache, or another HOME if the command takes none"
+                f"the tokens could not be written to {folder}: {error.strerror}; move the cache "
+                "with --set cache=FOLDER, or with another HOME for a figure without that field"
             ) from error
 
 

@@ -60,9 +60,9 @@ def style() -> Iterator[None]:
         yield
 
 
-def stability_norm(lowest: float, highest: float, linear: float = 1.0) -> SymLogNorm:
-    """Return a norm for C from `lowest` to `highest`: linear within ±`linear`, then logarithmic."""
-    return SymLogNorm(linthresh=linear, vmin=lowest, vmax=highest)
+def stability_norm(lowest: float, highest: float) -> SymLogNorm:
+    """Return a norm for C from `lowest` to `highest`: linear within ±1, then logarithmic."""
+    return SymLogNorm(linthresh=1.0, vmin=lowest, vmax=highest)
 
 
 def canvas(width: float, height: float, **subplots: Any) -> tuple[Figure, Any]:

@@ -15,9 +15,9 @@ LATE_STEPS = 100
 """Ten times momentum's memory 1/(1-γ): longer correlations of gradients play no part."""
 
 
-def _sizes(run: xr.Dataset, name: str) -> xr.DataArray:
-    """Return the root mean square over steps and slices, for every network and seed."""
-    return np.sqrt((run[name] ** 2).mean(("step", "slice")))
+def _cosines(run: xr.Dataset, network: str) -> xr.DataArray:
+    """Return a network's root mean square cosine over steps and slices, for every seed."""
+    return np.sqrt((run.cosine**2).mean(("step", "slice"))).sel(network=network)
 
 
 def _end_over_all(run: xr.Dataset) -> xr.DataArray:
@@ -40,8 +40,7 @@ CLAIMS: tuple[Claim, ...] = (
         quantity="root mean square cosine of W_N and g_n, all n, with qk-norm over without: median "
         "over seeds",
         statistic=lambda run: median_over_seeds(
-            _sizes(run, "cosine").sel(network="qk_norm")
-            / _sizes(run, "cosine").sel(network="no_qk_norm")
+            _cosines(run, "qk_norm") / _cosines(run, "no_qk_norm")
         ),
         accept=(-math.inf, 0.5),
         reason="A factor of two is the least that a figure with a linear axis would show.",
@@ -65,9 +64,7 @@ CLAIMS: tuple[Claim, ...] = (
         statement="Inner products with gradients of earlier steps are negligible under qk-norm.",
         quantity="root mean square cosine of W_N and g_n over 1/√entries, with qk-norm: median "
         "over seeds",
-        statistic=lambda run: median_over_seeds(
-            _sizes(run, "cosine").sel(network="qk_norm") / run.chance
-        ),
+        statistic=lambda run: median_over_seeds(_cosines(run, "qk_norm") / run.chance),
         accept=(-math.inf, 1.5),
         reason="Independent random directions have 1; 50% more is allowed for what "
         "gradients of neighboring steps share.",

@@ -96,14 +96,14 @@ def median(samples: Sequence[float] | np.ndarray, coverage: float = 0.9) -> Esti
     return Estimate(float(np.median(ordered)), low, high, n)
 
 
-def every_median(values: xr.DataArray, seed: str = "seed") -> Estimate:
+def every_median(values: xr.DataArray) -> Estimate:
     """Compute `median` over seeds at each point; return their median, lowest end and highest end.
 
     The whole interval is acceptable only if every point's interval is.
     """
     if values.size == 0:
         return NOTHING
-    at_points = [median(at_point) for at_point in values.transpose(..., seed).values]
+    at_points = [median(at_point) for at_point in values.transpose(..., "seed").values]
     middle = float(np.median([estimate.value for estimate in at_points]))
     low, high = min(e.low for e in at_points), max(e.high for e in at_points)
     return Estimate(middle, low, high, values.size)

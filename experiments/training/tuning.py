@@ -39,13 +39,13 @@ class TunedConfig(ScheduledConfig):
         return range(self.num_tuning_seeds, self.num_tuning_seeds + self.num_seeds)
 
 
-def lowest(losses: ArrayLike, axis: int = -1) -> np.ndarray:
-    """Return indices of the lowest losses along an axis, first of equals; diverged ones come last.
+def lowest(losses: ArrayLike) -> np.ndarray:
+    """Return where losses are lowest along the last axis: the first of equals, diverged ones last.
 
     >>> lowest([[3.0, np.nan, 1.0], [np.inf, np.nan, np.inf]]).tolist()
     [2, 0]
     """
-    return np.where(np.isfinite(losses), losses, np.inf).argmin(axis)
+    return np.where(np.isfinite(losses), losses, np.inf).argmin(-1)
 
 
 def ranked(*losses: ArrayLike) -> np.ndarray:

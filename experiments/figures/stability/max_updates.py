@@ -245,19 +245,16 @@ def growth_slopes(
         return (level @ centered) / (centered @ centered)
 
 
-def fitted_relation(
-    rates: np.ndarray, slopes: np.ndarray, *, num_resamples: int = 2000, coverage: float = 0.95
-) -> np.ndarray:
-    """Fit a line through median slopes against a predicted rate, with bootstrap intervals.
+def fitted_relation(rates: np.ndarray, slopes: np.ndarray) -> np.ndarray:
+    """Fit a line through median slopes against a predicted rate, with 95% bootstrap intervals.
 
-    Points and seeds are both drawn with replacement; a seed is drawn for all points at once, since
-    it stands for the same initial weights and batches at each of them.
+    Points and seeds are both drawn with replacement, 2,000 times and with a fixed seed; a seed is
+    drawn for all points at once, since it stands for the same initial weights and batches at each
+    of them.
 
     Args:
       rates: Predicted, shape (num_points,).
       slopes: Measured, shape (num_points, num_seeds).
-      num_resamples: Number of resamples, drawn with a fixed seed.
-      coverage: Coverage of the intervals.
 
     Returns:
       Shape (2, 3): the coefficient and the intercept, each with its value and the low and high end
@@ -272,12 +269,10 @@ def fitted_relation(
     if np.isnan(value).any():
         return np.full((2, 3), np.nan)
     random = np.random.default_rng(0)
-    point = random.integers(num_points, size=(num_resamples, num_points))
-    seed = random.integers(num_seeds, size=(num_resamples, num_seeds))
+    point = random.integers(num_points, size=(2000, num_points))
+    seed = random.integers(num_seeds, size=(2000, num_seeds))
     resampled = np.median(slopes[point[:, :, None], seed[:, None, :]], axis=-1)
-    ends = np.nanquantile(
-        _line(rates[point], resampled), [(1 - coverage) / 2, (1 + coverage) / 2], axis=-1
-    )
+    ends = np.nanquantile(_line(rates[point], resampled), [(1 - 0.95) / 2, (1 + 0.95) / 2], axis=-1)
     return np.stack([value, *ends], axis=-1)
 
 

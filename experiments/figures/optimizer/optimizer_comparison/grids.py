@@ -21,8 +21,8 @@ class Grid:
     settings: tuple[Setting, ...] = ()
 
 
-def _ladder(lowest: float, num: int = 10) -> tuple[float, ...]:
-    return tuple(lowest * 2 ** (step / 2) for step in range(num))
+def _ladder(lowest: float) -> tuple[float, ...]:
+    return tuple(lowest * 2 ** (step / 2) for step in range(10))
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ def test_list_has_a_line_for_each_figure_and_benchmark(capsys):
     assert cli.main(["list"]) == 0
     lines = dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines())
     for name, figure in figures.discover().items():
-        assert lines.pop(name).strip().startswith(figure.title)
+        assert lines.pop(name).strip() == f"{figure.title} ({figure.paper})."
     for name, benchmark in bench.discover().items():
         assert benchmark.name == name
         assert lines.pop(f"bench {name}").strip()

@@ -1,4 +1,4 @@
-"""How sensitive each optimizer is to its learning rate, where 2-Adam starts (not in the paper).
+"""How sensitive are optimizers to learning rates? Where should 2-Adam start? (not in the paper).
 
 The first half of the held-out text is for validation, the second half is the test. The best rate is
 the geometric mean over seeds of the vertices of parabolas through the lowest loss and its
@@ -22,7 +22,7 @@ from experiments.training.optimizers import ADAMW
 
 FIGURE = Figure(
     name="rate_sensitivity",
-    title="How sensitive is each optimizer to its learning rate, and where should 2-Adam start?",
+    title="How sensitive are optimizers to learning rates? Where should 2-Adam start?",
     paper="not in the paper",
     question=WORTH_TRYING,
     caption="nanoGPT ({model.num_layers} layers, {model.num_heads} heads, width {model.width}) on "

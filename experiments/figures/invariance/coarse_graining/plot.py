@@ -36,11 +36,8 @@ def _trajectories(panel: axes.Axes, data: xr.Dataset, other: str) -> str:
         for place, values in enumerate(first.sel(run=run).transpose("parameter", "step")):
             panel.plot(first.step, values, line, color=COLORS[place % len(COLORS)], linewidth=1)
         panel.plot([], [], line, color="0.3", label=RUNS[run])
-    top, bottom = first.max().item(), first.min().item()
-    span = top - bottom
     panel.set(ylabel="$W_{ij}$")
-    plotting.set_heights(panel, bottom - 0.05 * span, top + 0.25 * span)
-    panel.legend(loc="upper left", ncols=2)
+    plotting.legend_above(panel, 0.2, loc="upper left", ncols=2)
     return f"{first.sizes['parameter']} entries of queries and keys, one seed"
 
 
@@ -78,5 +75,5 @@ def _differences(panel: axes.Axes, data: xr.Dataset) -> str:
         plotting.seed_means(panel, data.eval_step + (place - 1) * shift, difference, **style)
     panel.axhline(0, color="black", linewidth=0.8)
     panel.set(ylabel="loss minus Adam's (nat/token)")
-    panel.legend(loc="lower right")
+    plotting.legend_above(panel, 0.3, loc="upper left")
     return "paired differences: mean and 95% interval"

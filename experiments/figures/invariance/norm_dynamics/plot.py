@@ -50,10 +50,8 @@ def _trajectories(panel: axes.Axes, data: xr.Dataset) -> str:
             panel.plot(first.step, first[form][place], style, color=color, linewidth=1)
     for label, style in (("true", "-"), ("Theorem 2", "--")):
         panel.plot([], [], style, color="0.3", label=label)
-    top = max(first[form].max().item() for form in ("true", "theorem"))
-    panel.set(xlabel="step n", ylabel="‖W‖²")
-    plotting.set_heights(panel, 0, 1.25 * top)
-    panel.legend(loc="upper left", ncols=2)
+    panel.set(xlabel="step n", ylabel="‖W‖²", ylim=(0, None))
+    plotting.legend_above(panel, 0.2, loc="upper left", ncols=2)
     return f"{first.sizes['slice']} query and key matrices, λ = {data.weight_decay:g}"
 
 

@@ -58,15 +58,13 @@ class Checkpoints:
     Args:
       folder: A folder only for checkpoints; created if it does not exist.
       config: What a run must have in common with a checkpoint to resume from it; JSON-able.
-      keep: Number of the newest checkpoints that are kept.
-      best: A metric's name and whether its "min" or "max" is best. The best checkpoint is kept
-        however old it is; one whose metric is absent or not finite is never the best.
-      async_: Whether to write in the background.
+      keep: Number of the newest checkpoints that are kept. The one with the lowest loss, the best,
+        is kept however old it is; one whose loss is absent or not finite is never the best.
 
     Raises:
       ConfigError: If the folder contains something else, or checkpoints of another schema.
       Failed: If the folder cannot be created or written to.
-      ValueError: If `keep` or `best` is out of range.
+      ValueError: If `keep` is out of range.
 
     >>> import tempfile
     >>> import jax.numpy as jnp
@@ -80,21 +78,10 @@ class Checkpoints:
     >>> checkpoints.close()
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        config: Mapping[str, Any],
-        keep: int = 2,
-        best: tuple[str, Literal["min", "max"]] = ("loss", "min"),
-        async_: bool = True,
-    ):
+    def __init__(self, folder: Path, *, config: Mapping[str, Any], keep: int = 2):
         if not (isinstance(keep, Integral) and keep >= 1):
             raise ValueError(f"keep must be an integer of at least 1, got {keep!r}")
-        if best[1:] not in (("min",), ("max",)):
-            raise ValueError(f'best must be a metric and "min" or "max", got {best}')
-        self._folder = Path(folder).absolute()
-        self._config, self._best = dict(config), best
+        self._folder, self._config = Path(folder).absolute(), dict(config)
         make_folder(self._folder)
         check_steps(self._folder)
         self._manager = ocp.CheckpointManager(
@@ -102,7 +89,6 @@ class Checkpoints:
             options=ocp.CheckpointManagerOptions(
                 preservation_policy=_NewestAndBest(keep, self._best_of),
                 cleanup_tmp_directories=True,
-                enable_async_checkpointing=async_,
                 # Otherwise a process whose folder has vanished does not end.
                 async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
                 lightweight_initialize=True,
@@ -172,7 +158,7 @@ class Checkpoints:
 
         Args:
           step: The checkpoint's step; nothing happens if there is no such checkpoint.
-          metrics: The metrics by which the best checkpoint is chosen.
+          metrics: Its metrics, of which "loss" decides.
 
         Raises:
           Failed: If it could not be written.
@@ -198,7 +184,7 @@ class Checkpoints:
 
         Raises:
           ConfigError: If configuration or leaves differ, or there is no checkpoint of that step or
-            with a metric.
+            with a loss.
           DamagedFile: If none of the checkpoints is intact.
         """
         self.wait()
@@ -271,11 +257,10 @@ class Checkpoints:
         return next(iter(self._ranked(steps)), None)
 
     def _ranked(self, steps: Sequence[int]) -> list[int]:
-        """Return the steps with a finite metric, the best first; of equals, the earliest first."""
-        sign = 1 if self._best[1] == "min" else -1
-        values = {step: self._scores.get(step, {}).get(self._best[0], math.nan) for step in steps}
-        scored = [step for step in steps if math.isfinite(values[step])]
-        return sorted(scored, key=lambda step: (sign * values[step], step))
+        """Return the steps with a finite loss, the best first; of equals, the earliest first."""
+        losses = {step: self._scores.get(step, {}).get("loss", math.nan) for step in steps}
+        scored = [step for step in steps if math.isfinite(losses[step])]
+        return sorted(scored, key=lambda step: (losses[step], step))
 
     def _candidates(self, steps: Sequence[int], which: str | int) -> Sequence[int]:
         """Return the steps to try, in order."""
@@ -284,7 +269,7 @@ class Checkpoints:
         if which == "best":
             if ranked := self._ranked(steps):
                 return ranked
-            raise ConfigError(f"no checkpoint in {self._folder} has a finite {self._best[0]}")
+            raise ConfigError(f"no checkpoint in {self._folder} has a finite loss")
         if which in steps:
             return [which]
         raise ConfigError(f"{self._folder} has no step {which!r}; there are {sorted(steps)}")

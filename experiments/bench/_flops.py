@@ -12,6 +12,7 @@ from jax.extend.core import Literal, jaxprs_in_params
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from experiments.core.errors import Failed
+from kadam_jax.members import Members
 
 
 def flops(fn: Callable[[Any], Any], inputs: Any) -> np.ndarray:
@@ -176,14 +177,12 @@ class CountingRun:
         self,
         name: str,
         fn: Callable[[dict[str, Any]], Mapping[str, jax.Array]],
-        members: Mapping[str, Any],
+        members: Members,
         *,
         chunk_size: int | None = None,
-        batching: str = "auto",
-        grid_shape: bool = False,
     ) -> dict[str, np.ndarray]:
         """Count all members' operations."""
-        del name, batching
+        del name
         inputs = {key: jnp.asarray(column) for key, column in members.items()}
         chunk = {key: column[: self.at_once or chunk_size] for key, column in inputs.items()}
         self.chunks[fn] = max(self.chunks.get(fn, {}), chunk, key=num_members)
@@ -194,8 +193,7 @@ class CountingRun:
         self.members += num_members(members)
         self.flops += self._counters[kind](inputs).sum()
         results = jax.eval_shape(fn, first)
-        leading = members.shape if grid_shape else (num_members(members),)
-        return {key: np.ones((*leading, *x.shape), x.dtype) for key, x in results.items()}
+        return {key: np.ones((*members.shape, *x.shape), x.dtype) for key, x in results.items()}
 
 
 def num_members(columns: Mapping[str, Any]) -> int:

@@ -12,7 +12,7 @@ from experiments.core.errors import DamagedFile, say, stopped
 from experiments.core.processes import from_first, is_first
 from experiments.core.progress import progress
 from experiments.core.store import ChunkStore
-from kadam_jax.members import sweep_chunks
+from kadam_jax.members import Members, sweep_chunks
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,9 @@ class Run:
         self,
         name: str,
         fn: Callable[[dict[str, Any]], Mapping[str, jax.Array]],
-        members: Mapping[str, Any],
+        members: Members,
         *,
         chunk_size: int | None = None,
-        batching: str = "auto",
-        grid_shape: bool = False,
     ) -> dict[str, np.ndarray]:
         """Run `kadam_jax.sweep` with progress, keep finished chunks and continue from them.
 
@@ -51,12 +49,9 @@ class Run:
           fn: Pure function from a member, a dict of scalars, to a dict of arrays.
           members: From `kadam_jax.grid` or `kadam_jax.points`.
           chunk_size: Members between two writes; None for all of them.
-          batching: As in `kadam_jax.sweep`.
-          grid_shape: As in `kadam_jax.sweep`: every array begins with the grid's axes, not a single
-            one.
 
         Returns:
-          `fn`'s dict, every array with the members stacked on a leading axis.
+          `fn`'s dict, every array with the grid's axes in front.
 
         Raises:
           ValueError: If this run already has a sweep of that name, whose chunks on disk would be
@@ -70,9 +65,7 @@ class Run:
         starts = range(0, num_members, chunk_size)
         chunks = from_first(lambda: self._finished(name, starts))
         done = sum(len(next(iter(arrays.values()))) for arrays in chunks.values())
-        todo = sweep_chunks(
-            fn, members, chunk_size=chunk_size, mesh=self.mesh, batching=batching, skip=set(chunks)
-        )
+        todo = sweep_chunks(fn, members, chunk_size=chunk_size, mesh=self.mesh, skip=set(chunks))
         shown = progress(name, num_members, done)
         with shown if is_first() else contextlib.nullcontext(lambda units: None) as advance:
             for start, stop, arrays in todo:
@@ -83,8 +76,6 @@ class Run:
                 advance(stop - start)
         ordered = [chunks[start] for start in sorted(chunks)]
         results = {key: np.concatenate([arrays[key] for arrays in ordered]) for key in ordered[0]}
-        if not grid_shape:
-            return results
         return {key: x.reshape(*members.shape, *x.shape[1:]) for key, x in results.items()}
 
     def _finished(self, sweep: str, starts: Sequence[int]) -> dict[int, dict[str, np.ndarray]]:

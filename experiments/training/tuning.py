@@ -90,7 +90,6 @@ def trainer(
             fn,
             grid(candidate=points(**columns), seed=np.array(seeds)),
             chunk_size=chunk_size,
-            grid_shape=True,
         )
         return {key: x.reshape(*shape, *x.shape[1:]) for key, x in found.items()}
 

@@ -13,6 +13,7 @@ from experiments.bench._flops import CountingRun, flops
 from experiments.core.errors import Failed
 from experiments.figures import discover
 from experiments.training.tasks import image_task, text_task
+from kadam_jax import points
 from models.cnn import IMAGE_SHAPE, CNNConfig
 from models.nanogpt import GPTConfig
 
@@ -83,7 +84,7 @@ def total_of(member):
 def test_at_once_decides_how_many_members_a_chunk_has(at_once, num_members):
     run = CountingRun(at_once=at_once)
     for size in (4, 1):
-        run.sweep("sum", total_of, {"x": jnp.ones((size, 2))}, chunk_size=2)
+        run.sweep("sum", total_of, points(x=jnp.ones((size, 2))), chunk_size=2)
     assert len(run.chunks[total_of]["x"]) == num_members
 
 

@@ -152,7 +152,7 @@ class Diverged(Run):
     def _traced(self, fn, fixed, member):
         return jax.eval_shape(lambda member: fn(member | dict(fixed)), dict(member))
 
-    def sweep(self, name, fn, members, *, grid_shape=False, **_):
+    def sweep(self, name, fn, members, **_):
         columns = {key: np.asarray(column) for key, column in members.items()}
         texts = [key for key, column in columns.items() if column.dtype.kind == "U"]
         member = tuple(
@@ -162,9 +162,10 @@ class Diverged(Run):
         )
         for values in set(zip(*(columns[key] for key in texts), strict=True)) or {()}:
             results = self.traced(fn, tuple(zip(texts, values, strict=True)), member)
-        shape = members.shape if grid_shape else (len(next(iter(columns.values()))),)
         return {
-            key: np.full((*shape, *x.shape), self.bad if x.dtype.kind == "f" else 0, x.dtype)
+            key: np.full(
+                (*members.shape, *x.shape), self.bad if x.dtype.kind == "f" else 0, x.dtype
+            )
             for key, x in results.items()
         }
 

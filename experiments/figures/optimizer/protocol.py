@@ -72,12 +72,6 @@ class SearchedConfig(TunedConfig, ContendersConfig):
         return coarse_grid(self.num_rates, self.num_memories)
 
     @property
-    def runs(self) -> int:
-        """Number of runs of each contender on each task before the fresh ones."""
-        finalists = self.num_finalists * (self.num_tuning_seeds - 1)
-        return self.num_tried + finalists
-
-    @property
     def num_tried(self) -> int:
         """Number of settings that each contender tries on each task."""
         steps = self.num_rounds + self.num_closings

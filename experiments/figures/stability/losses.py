@@ -162,7 +162,7 @@ def train(
     """
     task = language_task(config.model, run.corpus, config.batch)
     fn = member_function(config, task, schedule or (lambda member: config.warmup_cosine))
-    return run.sweep(name, fn, members, chunk_size=config.chunk_size, grid_shape=True)["test_loss"]
+    return run.sweep(name, fn, members, chunk_size=config.chunk_size)["test_loss"]
 
 
 def dataset(

@@ -138,7 +138,7 @@ def train(
         )
         return {"loss": result.loss, **result.read}
 
-    return run.sweep(name, fn, members, chunk_size=config.chunk_size, grid_shape=True)
+    return run.sweep(name, fn, members, chunk_size=config.chunk_size)
 
 
 def theory(b1: ArrayLike, b2: ArrayLike, num_steps: int) -> dict[str, np.ndarray]:

@@ -72,7 +72,7 @@ def train_recording(
 
     Returns:
       Losses, and the largest updates in units of the learning rate by tensor, each of shape
-      (num_members, num_steps).
+      (*members.shape, num_steps).
     """
     task = language_task(config.model, run.corpus, config.batch)
     unused = unused_tokens(run.corpus, config.model.vocab_size)

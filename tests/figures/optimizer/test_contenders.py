@@ -216,7 +216,8 @@ def test_the_search_finds_an_optimum_beyond_its_grid(optimum, rounds, closings):
     assert found.places[int(found.tuned.chosen[0])] == optimum
     assert found.at_edge == (False, False)
     assert len(found.places) == len({*found.places}) == config.num_tried
-    assert train.runs == config.runs
+    finalists = config.num_finalists * (config.num_tuning_seeds - 1)
+    assert train.runs == config.num_tried + finalists
 
 
 def test_closing_steps_leave_nearly_no_optimum_at_an_edge():

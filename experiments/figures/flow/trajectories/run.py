@@ -112,7 +112,7 @@ def compute(config: Config, run: Run) -> xr.Dataset:
     def sweep(name, num_steps, solvers, center, rates):
         fn = flow_distances(task, solvers, center, num_steps=num_steps, **fields)
         members = grid(learning_rate=np.array(rates), seed=config.seeds)
-        return run.sweep(name, fn, members, chunk_size=config.chunk_size, grid_shape=True)
+        return run.sweep(name, fn, members, chunk_size=config.chunk_size)
 
     rate, rates = config.learning_rate, config.learning_rates
     by_rate = sweep("learning_rates", config.num_steps, config.flows, "discrete", rates)

@@ -23,7 +23,7 @@ from experiments.core.store import coordinates, labeled, named
 from experiments.figures.invariance.queries_and_keys import others, stacked
 from experiments.training.config import TrainingConfig
 from experiments.training.tasks import Task, language_task
-from kadam_jax import scale_by_coarse_grained_normalization
+from kadam_jax import grid, scale_by_coarse_grained_normalization
 from models.nanogpt import GPTConfig
 
 RUNS = {"adam": "Adam", "coarse": "coarse-grained", "reordered": "Adam, other batches"}
@@ -65,7 +65,7 @@ class Config(TrainingConfig):
 def compute(config: Config, run: Run) -> xr.Dataset:
     """Run one sweep over seeds, with all three runs in each member, and `analyze` it."""
     task = language_task(config.model, run.corpus, config.batch)
-    seeds = {"seed": np.array(config.seeds)}
+    seeds = grid(seed=config.seeds)
     trained = run.sweep("runs", member(config, task), seeds, chunk_size=config.chunk_size)
     return analyze(config, trained)
 

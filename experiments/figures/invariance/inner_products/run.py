@@ -27,7 +27,7 @@ from experiments.figures.invariance.queries_and_keys import inner, stacked
 from experiments.training.config import TrainingConfig
 from experiments.training.tasks import Task, language_task
 from experiments.training.train import train_member
-from kadam_jax import radial_inner_products, scale_by_kadam
+from kadam_jax import grid, radial_inner_products, scale_by_kadam
 from models.nanogpt import GPTConfig
 
 NETWORKS = {"qk_norm": "qk-norm", "no_qk_norm": "no qk-norm"}
@@ -69,7 +69,7 @@ class Config(TrainingConfig):
 
 def compute(config: Config, run: Run) -> xr.Dataset:
     """Run two sweeps over seeds, with and without qk-norm, and a short one for Lemma 2."""
-    seeds = {"seed": np.array(config.seeds)}
+    seeds = grid(seed=config.seeds)
 
     def sweep(name: str, model: GPTConfig, num_steps: int) -> dict[str, np.ndarray]:
         task = language_task(model, run.corpus, config.batch)

@@ -101,7 +101,7 @@ def compute(config: Config, run: Run) -> xr.Dataset:
     flow = flow_norms(flow_task, num_steps=config.flow_steps, substeps=config.substeps, **common)
 
     def sweep(name, fn, members):
-        return run.sweep(name, fn, members, chunk_size=config.chunk_size, grid_shape=True)
+        return run.sweep(name, fn, members, chunk_size=config.chunk_size)
 
     return analyze(config, sweep("discrete", discrete, runs), sweep("flow", flow, flows))
 

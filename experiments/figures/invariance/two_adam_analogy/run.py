@@ -107,7 +107,7 @@ def compute(config: Config, run: Run) -> xr.Dataset:
 
     def sweep(name, fn, **axes):
         members = grid(**axes, decayed=np.array([0.0, 1.0]), seed=config.seeds)
-        return run.sweep(name, fn, members, chunk_size=config.chunk_size, grid_shape=True)
+        return run.sweep(name, fn, members, chunk_size=config.chunk_size)
 
     followed = sweep("norms", norms_member(config, with_qk_norm))
     stages = list(SECOND_STAGES.values())

@@ -84,8 +84,7 @@ def compute(config: Config, run: Run) -> xr.Dataset:
         )
         unused = largest.pop(UNUSED)
         rest = np.max(list(largest.values()), 0)
-        shape = (*members.shape, config.num_steps)
-        trained.append(np.stack([loss, unused, rest]).reshape(3, *shape))
+        trained.append([loss, unused, rest])
     loss, *largest = np.stack(trained, 2)  # (3, num_rules, num_ratios, num_seeds, num_steps)
     return analyze(config, loss, np.stack(largest))
 

@@ -140,8 +140,8 @@ def compute(config: Config, run: Run) -> xr.Dataset:
         )
         make = _clipping(functools.partial(MAKERS[name], b2=b2))
         loss, largest = train_recording(run, f"{name}_{b2:g}", config, members, make)
-        losses.append(loss.reshape(*members.shape, -1))
-        updates.append({key: x.reshape(*members.shape, -1) for key, x in largest.items()})
+        losses.append(loss)
+        updates.append(largest)
     largest = {key: np.concatenate([x[key] for x in updates]) for key in updates[0]}
     suprema = [supremum(arm.optimizer, arm.slow, arm.b2) for arm in arms(config).values()]
     return analyze(config, np.concatenate(losses), largest, np.array(suprema))

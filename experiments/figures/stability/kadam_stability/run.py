@@ -105,7 +105,7 @@ def compute(config: Config, run: Run) -> xr.Dataset:
     dead_members = grid(k=STAGES, seed=range(config.dead_seeds))
 
     def sweep(name, fn, members):
-        return run.sweep(name, fn, members, chunk_size=config.chunk_size, grid_shape=True)
+        return run.sweep(name, fn, members, chunk_size=config.chunk_size)
 
     trained = sweep("training", training_member(config, task), members)
     dead = sweep("dying", dying_member(config), dead_members)

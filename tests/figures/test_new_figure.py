@@ -148,7 +148,7 @@ def test_one_more_folder_is_one_more_figure(checkout, printed):
     listed, told, first, second, drawn, page = printed
     assert "straight_line" in listed
     assert "A straight line" in listed
-    assert "--num-points INT" in told
+    assert "--num_points INT" in told
     assert "reusing" not in first
     assert "reusing" in second
     assert "straight_line.png" in drawn

@@ -69,8 +69,8 @@ def wait_for_step(process, folder, step):
 def test_help_shows_every_field_with_its_meaning(task, capsys):
     assert cli.main(["train", task, "--preset", "paper", "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    own = {"text": "--model.qk-norm", "images": "--model.num-classes"}
-    for words in ("--learning-rate FLOAT", "Decoupled decay, mul", "--mesh.shard-above", own[task]):
+    own = {"text": "--model.qk_norm", "images": "--model.num_classes"}
+    for words in ("--learning_rate FLOAT", "Decoupled decay, mul", "--mesh.shard_above", own[task]):
         assert words in shown
 
 
@@ -78,7 +78,7 @@ def test_help_without_a_task_shows_both_tasks_fields(capsys):
     assert cli.main(["train", "--help"]) == 0
     shown = capsys.readouterr().out
     assert "--model.context INT" in shown
-    assert "--model.num-classes INT" in shown
+    assert "--model.num_classes INT" in shown
 
 
 def test_a_run_writes_metrics_checkpoints_and_configuration(train, tmp_path):

@@ -65,6 +65,7 @@ def test_claims_follow_the_data_if_there_are_enough(name):
     figure, contract, made = FIGURES[name], contract_of(name), {}
     for claim in figure.claims:
         minimum = {**figure.minimum, **claim.minimum}
+        assert minimum, f"{claim.id} needs a minimum, or even the smallest dataset decides it"
         field = "num_seeds" if "num_seeds" in minimum else next(iter(minimum))
         enough = dataclasses.replace(figure.presets["laptop"], **claim.minimum)
         few = dataclasses.replace(enough, **{field: minimum[field] - 1})

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.core.store import read_dataset
 from experiments.figures import discover
-from experiments.reproduce.pipeline import COMMITTED
+from tests.committed import judgment
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "PAPER.md").read_text()
@@ -158,7 +157,6 @@ def test_stated_numbers_are_those_of_committed_datasets(row):
         claim = CLAIMS[name]
         assert claim.figure in dict(links(row["figures"]))
         if value:
-            path = COMMITTED / (preset or "laptop") / f"{claim.figure}.nc"
-            estimate = claim.statistic(read_dataset(path))
+            estimate = judgment(claim, preset).estimate
             found = (estimate.value, estimate.low, estimate.high)
             assert [float(end or value) for end in (value, low, high)] == pytest.approx(found, 5e-3)

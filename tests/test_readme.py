@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.core.store import read_dataset
 from experiments.figures import discover
 from experiments.reproduce.answers import counts, groups
-from experiments.reproduce.pipeline import COMMITTED, place
-from experiments.reproduce.report import judged
+from tests.committed import judgment
 
 PAGE = Path(__file__).parents[1] / "README.md"
 TEXT = PAGE.read_text()
@@ -45,17 +43,16 @@ def numbers(words):
 def test_stated_numbers_are_those_of_committed_datasets(stated):
     value, low, high, name, preset = stated
     claim = CLAIMS[name]
-    path = COMMITTED / (preset or "laptop") / f"{claim.figure}.nc"
-    estimate = claim.statistic(read_dataset(path))
+    estimate = judgment(claim, preset).estimate
     # A gain that is negative is stated as a loss.
     found = sorted(abs(end) for end in (estimate.low, estimate.value, estimate.high))
     low, high = (low, high) if low else (value, value)
     assert [float(low), float(value), float(high)] == pytest.approx(found, rel=5e-3)
 
 
-def test_counts_are_those_of_the_verdicts(tmp_path):
-    judgments = judged(place(tmp_path, figure, "laptop") for figure in FIGURES.values())
-    verdicts = counts(groups(judgments.values()).values())
+def test_counts_are_those_of_the_verdicts():
+    judgments = [judgment(claim, "laptop") for claim in CLAIMS.values()]
+    verdicts = counts(groups(judgments).values())
     for text in (TEXT, QUESTIONS):
         assert verdicts in text.replace("\n", " ")
 

@@ -2,33 +2,25 @@
 
 import collections
 import dataclasses
-import functools
 
 import jax
 import numpy as np
 import pytest
 import xarray as xr
 
-from experiments.core.claims import INCONCLUSIVE, judge
+from experiments.core.claims import INCONCLUSIVE
 from experiments.core.config import to_json
 from experiments.core.errors import Failed
 from experiments.core.store import read_dataset
 from experiments.figures import discover
 from experiments.reproduce import pipeline
 from experiments.reproduce.commit import BITS, LARGE, commit, rounded
-from experiments.reproduce.pipeline import COMMITTED, place, run_figure
+from experiments.reproduce.pipeline import place, run_figure
+from tests.committed import PATHS, attrs_and_judgments
 from tests.figures.contract import CLAIMS
 
 FIGURES = discover()
 PLANE = FIGURES["stability_plane"]
-PATHS = sorted(COMMITTED.glob("*/*.nc"))
-
-
-@functools.cache
-def verdicts_of(path):
-    """The verdict on each claim of a committed dataset."""
-    figure, data = FIGURES[path.stem], read_dataset(path)
-    return {claim.id: judge(claim, data, figure.minimum).verdict for claim in figure.claims}
 
 
 def test_exactly_the_figures_have_laptop_results():
@@ -44,8 +36,8 @@ def test_exactly_the_figures_have_laptop_results():
 def test_decided_verdicts_that_another_preset_changes_have_a_reason():
     verdicts = collections.defaultdict(dict)
     for path in PATHS:
-        for claim, found in verdicts_of(path).items():
-            verdicts[claim][path.parent.name] = found
+        for claim, judgment in attrs_and_judgments(path)[1].items():
+            verdicts[claim][path.parent.name] = judgment.verdict
     changed = {
         claim
         for claim, of in verdicts.items()
@@ -56,11 +48,11 @@ def test_decided_verdicts_that_another_preset_changes_have_a_reason():
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_committed_results_have_the_current_preset_and_verdicts(path):
-    figure, data = FIGURES[path.stem], read_dataset(path)
-    assert data.attrs["config"] == to_json(figure.presets[path.parent.name])
-    assert data.attrs["preset"] == path.parent.name
-    assert "dirty" not in data.attrs["git_commit"] + data.attrs["claims_commit"]
-    assert all(verdicts_of(path).values())
+    attrs, judgments = attrs_and_judgments(path)
+    assert attrs["config"] == to_json(FIGURES[path.stem].presets[path.parent.name])
+    assert attrs["preset"] == path.parent.name
+    assert "dirty" not in attrs["git_commit"] + attrs["claims_commit"]
+    assert all(judgment.verdict for judgment in judgments.values())
 
 
 @pytest.fixture

@@ -107,15 +107,23 @@ def derivative(terms, point, order):
     with mpmath.workdps(40):
         n = n if n == mpmath.inf else mpmath.mpf(n) if len(order) == 3 else int(n)
         at = tuple(mpmath.mpf(float(b)) for b in decays)
+        found = {}
+
+        def terms_at(*x):
+            """All terms, for which mpmath takes the same differences."""
+            key = (*x, mpmath.mp.prec)
+            if key not in found:
+                found[key] = terms(*x)
+            return found[key]
 
         def term(i):
             if len(order) == 3:
-                return mpmath.diff(lambda *x: terms(*x)[i], (n, *at), order)
+                return mpmath.diff(lambda *x: terms_at(*x)[i], (n, *at), order)
             if not sum(order):
-                return terms(n, *at)[i]
-            return mpmath.diff(lambda *x: terms(n, *x)[i], at, order)
+                return terms_at(n, *at)[i]
+            return mpmath.diff(lambda *x: terms_at(n, *x)[i], at, order)
 
-        values = [term(i) for i in range(len(terms(n, *at)))]
+        values = [term(i) for i in range(len(terms_at(n, *at)))]
         return float(mpmath.fsum(values)), float(mpmath.fsum(map(abs, values)))
 
 

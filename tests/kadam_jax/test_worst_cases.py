@@ -16,7 +16,6 @@ import kadam_jax
 from kadam_jax import (
     WorstCase,
     dead_gradient_growth,
-    exact_growth_rate,
     exact_max_update_bound,
     impulse_response,
     kadam,
@@ -39,6 +38,12 @@ def averages(num_steps, *decays):
 def adam_weights(num_steps, b1, b2):
     m, v = averages(num_steps, b1, b2)
     return m / (1 - b1**num_steps), v / (1 - b2**num_steps)
+
+
+def adams_supremum(num_steps):
+    """The supremum of Adam's update by the formula, which compiles nothing."""
+    a, b = adam_weights(num_steps, 0.9, 0.999)
+    return np.sqrt(np.sum(a**2 / b))
 
 
 def nadam_weights(num_steps, b1, b2):
@@ -119,7 +124,7 @@ def test_weights_read_from_adam_give_the_exact_bound(num_steps):
 
 @pytest.mark.parametrize(
     ("optimizer", "supremum"),
-    [(ademamix(1.0), 1674), (optax.adam(1.0), float(exact_max_update_bound(19_999, 0.9, 0.999)))],
+    [(ademamix(1.0), 1674), (optax.adam(1.0), adams_supremum(20_000))],
 )
 def test_supremum_after_twenty_thousand_steps(optimizer, supremum):
     result = worst_case(optimizer, 20_000)
@@ -249,7 +254,7 @@ OTHERS = {
         "not a weighted sum",
     ),
     "updates clipped next to their supremum": (
-        optax.chain(optax.adam(1.0), optax.clip(worst_case(optax.adam(1.0), 12).supremum - 1e-8)),
+        optax.chain(optax.adam(1.0), optax.clip(adams_supremum(12) - 1e-8)),
         "not a weighted sum",
     ),
     "from a start": (optax.contrib.madgrad(1.0), "parameters"),
@@ -284,7 +289,7 @@ def test_search_finds_more_than_impulses_show():
 @pytest.mark.parametrize(
     ("optimizer", "growth"),
     [
-        (optax.adam(1.0, 0.95, 0.851), float(exact_growth_rate(0.95, 0.851))),
+        (optax.adam(1.0, 0.95, 0.851), math.log(0.95 / math.sqrt(0.851))),
         (optax.adam(1.0), math.log(0.9 / math.sqrt(0.999))),
         (ademamix(1.0), math.log(0.9999 / math.sqrt(0.999))),
         (simplified_ademamix(1.0), math.log(0.99 / math.sqrt(0.95))),

@@ -88,6 +88,13 @@ def text_programs(shape, shard_above=None, num_members=None, **fields):
     return programs, place_batch(mesh, tokens, 1)
 
 
+@functools.cache
+def losses_of_one_device(num_members):
+    """Return the losses of that nanoGPT's steps."""
+    programs, batches = text_programs((1, 1), num_members=num_members)
+    return programs.steps(programs.start(), batches, np.int32(0))[1]["loss"]
+
+
 @pytest.mark.parametrize(
     ("shape", "shard_above"),
     [((1, 8), 100), ((1, 8), None), ((2, 4), 100)],
@@ -103,9 +110,7 @@ def test_a_step_moves_each_parameter_once_each_way(shape, shard_above):
     least, most = (2, 2.12) if shard_above else (1, 1.01)
     assert 0.99 * least < sum(moved.values()) / num_bytes < most
     _, records = programs.steps(programs.start(), batches, np.int32(0))
-    whole, batches = text_programs((1, 1), num_members=shape[0])
-    _, records_of_one = whole.steps(whole.start(), batches, np.int32(0))
-    np.testing.assert_allclose(records["loss"], records_of_one["loss"], rtol=1e-6)
+    np.testing.assert_allclose(records["loss"], losses_of_one_device(shape[0]), rtol=1e-6)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 4)], ids=str)
@@ -116,11 +121,12 @@ def test_microbatches_give_the_losses_of_a_whole_batch(shape):
     )
     for name in ("loss", "grad_norm"):
         np.testing.assert_allclose(records[name], expected[name], rtol=1e-6)
-    memory, of_whole = (
-        each.lower(batches).compile().memory_analysis().temp_size_in_bytes
-        for each in (programs, whole)
-    )
-    assert memory < of_whole or shape != (1, 1)  # gradients outweigh a part of one sequence
+    if shape == (1, 1):  # elsewhere gradients outweigh a part of one sequence
+        memory, of_whole = (
+            each.lower(batches).compile().memory_analysis().temp_size_in_bytes
+            for each in (programs, whole)
+        )
+        assert memory < of_whole
 
 
 def test_the_longest_axis_with_most_parts_is_sharded():

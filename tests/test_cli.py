@@ -132,32 +132,33 @@ def test_help_shows_every_field_with_its_meaning_and_preset(capsys):
     assert "(default: 40)" in shown
 
 
-def test_run_writes_everything_and_a_second_run_reuses_it(run, tmp_path):
-    folder = tmp_path / "results/smoke/stability_plane"
-    written = f"{folder}/data.nc\n{folder}/stability_plane.png\n"
-    assert run("run", "stability_plane", *SMOKE)[:2] == (0, written)
+def test_run_writes_everything_and_a_second_run_reuses_it(run, fake, tmp_path):
+    folder = tmp_path / "results/smoke/fake"
+    written = f"{folder}/data.nc\n{folder}/fake.png\n"
+    smoke = ("--preset", "smoke", "--set", "work=5")
+    assert run("run", "fake", *smoke)[:2] == (0, written)
     assert sorted(path.name for path in folder.iterdir()) == [
         "data.nc",
         "drawn.json",
-        "stability_plane.png",
-        "stability_plane.svg",
+        "fake.png",
+        "fake.svg",
     ]
     attrs = read_dataset(folder / "data.nc").attrs
-    assert attrs["command"].endswith("--preset smoke --set num_grid=10 --set num_curve=10")
+    assert attrs["command"].endswith("--preset smoke --set work=5")
     for name in ("version_jax", "device", "git_commit", "date", "wall_seconds", "config", "seeds"):
         assert name in attrs
 
-    code, _, messages = run("run", "stability_plane", *SMOKE)
+    code, _, messages = run("run", "fake", *smoke)
     assert code == 0
     assert "reusing" in messages
     assert read_dataset(folder / "data.nc").attrs == attrs
 
-    code, _, messages = run("run", "stability_plane", *SMOKE, "--force")
+    code, _, messages = run("run", "fake", *smoke, "--force")
     assert "reusing" not in messages
 
-    code, _, messages = run("run", "stability_plane", *SMOKE, "--set", "num_curve=11")
+    code, _, messages = run("run", "fake", *smoke, "--set", "work=6")
     assert "has different configuration; it will be replaced" in messages
-    assert read_dataset(folder / "data.nc").sizes["point"] == 11
+    assert json.loads(read_dataset(folder / "data.nc").attrs["config"])["work"] == 6
 
 
 def test_plot_redraws_and_reports_missing_or_damaged_data(run, tmp_path):
@@ -451,13 +452,13 @@ def test_help_after_a_name_has_fields_where_there_are_some(command, capsys):
     assert ("Fields of" in capsys.readouterr().out) == (command not in ("plot", "commit"))
 
 
-def test_a_matplotlibrc_does_not_reach_the_figures(run, tmp_path, monkeypatch):
-    run("run", "stability_plane", *SMOKE)
-    svg = tmp_path / "results/smoke/stability_plane/stability_plane.svg"
+def test_a_matplotlibrc_does_not_reach_the_figures(run, fake, tmp_path):
+    run("run", "fake", "--preset", "smoke")
+    svg = tmp_path / "results/smoke/fake/fake.svg"
     drawn = svg.read_bytes()
     users = {"text.usetex": True, "axes.facecolor": "black", "lines.linewidth": 5.0}
     with matplotlib.rc_context(users):
-        assert run("plot", "stability_plane", "--preset", "smoke")[0] == 0
+        assert run("plot", "fake", "--preset", "smoke")[0] == 0
         assert matplotlib.rcParams["lines.linewidth"] == 5.0
     assert svg.read_bytes() == drawn
 

@@ -1,6 +1,7 @@
 """Tests of the training loop: members, blocks of steps, stopping and resuming."""
 
 import dataclasses
+import functools
 import json
 import os
 import resource
@@ -31,6 +32,7 @@ from experiments.train.config import (
 )
 from experiments.train.loop import Job, evaluate, train
 from experiments.train.metrics_log import LONGEST_LINE, MetricsLog
+from experiments.train.programs import programs_of
 from experiments.training.meshes import MeshConfig, make_mesh, place_batch
 from experiments.training.optimizers import OPTIMIZERS
 from experiments.training.train import TrainState, member_programs
@@ -83,12 +85,26 @@ def start(folder, *, resume=False, force=False, **changes):
     return train(job(folder, **changes), jax.devices()[:1], resume=resume, force=force)
 
 
-def programs(config=CONFIG, sweep=(), task=None, **options):
+@functools.cache
+def programs_of_runs(config, sweep):
+    return programs_of(config, toy_task(3, 4), sweep, jax.devices()[:1])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _runs_share_programs():
+    """Runs of one configuration trace and compile once, which takes most of a run's time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            loop, "programs_of", lambda config, _, sweep, __: programs_of_runs(config, tuple(sweep))
+        )
+        yield
+
+
+def programs(config=CONFIG, sweep=(), **options):
     members, _ = sweep_members(config, sweep)
     mesh = make_mesh(MeshConfig(), jax.devices()[:1], len(members["seed"]), config.batch_size)
-    task = task or toy_task(3, 4)
     return member_programs(
-        task, lambda member: optimizer_of(config, member), members, mesh, **options
+        toy_task(3, 4), lambda member: optimizer_of(config, member), members, mesh, **options
     ), mesh
 
 
@@ -121,7 +137,7 @@ def last_checkpoint(folder, config=CONFIG, sweep=()):
     facts = identity(config) | {"data.sha256": "0" * 64, "sweep": list(sweep)}
     checkpoints = Checkpoints(folder / loop.CHECKPOINTS, config=facts, keep=config.keep)
     try:
-        step, state, position = checkpoints.restore(programs(config, sweep)[0].template)
+        step, state, position = checkpoints.restore(programs_of_runs(config, sweep)[0].template)
         return step, jax.tree.map(np.asarray, state), position
     finally:
         checkpoints.close()

@@ -210,7 +210,7 @@ def test_reproduce_only_runs_the_named_figures(run, tmp_path):
         (["reproduce", "--only", "stability_plan"], "did you mean 'stability_plane'"),
         (["run", "stability_plan"], "did you mean 'stability_plane'"),
         (["run", "stability_plane", "--set", "num_grdi=3"], "num_grid"),
-        (["run", "stability_plane", "--set", "num_grid=x"], "num-grid"),
+        (["run", "stability_plane", "--set", "num_grid=x"], "num_grid"),
         (["run", "stability_plane", "--set", "num_grid"], "field=value"),
         (
             ["run", "decay_search", "--set", "rates=1,nan"],
@@ -482,7 +482,7 @@ ASSIGNMENTS = {
     "levels=-x": "--set levels='-x': '-x' is not a value",
     "levels=\0": "is not a value",
     "levels=\udcff": "is not a value",
-    "num_grid=": "num-grid",
+    "num_grid=": "num_grid",
 }
 
 

@@ -53,7 +53,7 @@ def compute(config, run):
     rest = run.sweep("rest", lambda member: {"y": jnp.sin(member["x"])}, grid(x=np.arange(3.0)))
     return xr.Dataset(
         {
-            "loss": named((("member", "step"), loss), "loss"),
+            "loss": named((("rate", "seed", "step"), loss), "loss"),
             "y": named(("point", rest["y"]), "sine"),
         }
     )
@@ -61,7 +61,7 @@ def compute(config, run):
 
 def plot(dataset):
     canvas, axes = plotting.canvas(2, 2)
-    axes.plot(dataset.loss.T)
+    axes.plot(dataset.loss[:, 0].T)
     return {"": canvas}
 
 

@@ -3,12 +3,9 @@
 import fcntl
 import os
 import pickle
-import sys
 
-import numpy as np
 import pytest
 
-from experiments.figures.stability import max_updates
 from tests.figures.contract import SMALL_NETWORK
 
 
@@ -35,26 +32,6 @@ def computed(tmp_path_factory):
 def data(request, computed):
     """The smallest dataset of the figure that the module tests."""
     return computed(request.module.CONTRACT)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _theory_is_computed_once():
-    """Figures on stability ask for the same bounds in each of their made-up datasets."""
-    computed, found = max_updates.theory, {}
-
-    def theory(b1, b2, num_steps):
-        arrays = [np.asarray(decays) for decays in (b1, b2)]
-        key = (num_steps, *((x.dtype, x.shape, x.tobytes()) for x in arrays))
-        if key not in found:
-            found[key] = computed(*arrays, num_steps)
-        return {name: values.copy() for name, values in found[key].items()}
-
-    family = max_updates.__name__.rpartition(".")[0]
-    with pytest.MonkeyPatch.context() as patch:
-        for name, module in list(sys.modules.items()):
-            if name.startswith(family) and getattr(module, "theory", None) is computed:
-                patch.setattr(module, "theory", theory)
-        yield
 
 
 @pytest.fixture

@@ -348,11 +348,12 @@ def _devices(wanted: str) -> "list[jax.Device]":
     """
     import jax
 
+    from experiments.core.processes import num_cores
+
     if not re.fullmatch(r"auto|[1-9]\d{0,4}", wanted, re.ASCII):
         raise ConfigError(f"--devices {wanted}: give a number from 1 to 99999, or auto")
-    num_cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     with contextlib.suppress(RuntimeError):  # JAX is already running: use the devices it has
-        jax.config.update("jax_num_cpu_devices", num_cores if wanted == "auto" else int(wanted))
+        jax.config.update("jax_num_cpu_devices", num_cores() if wanted == "auto" else int(wanted))
     try:
         devices = jax.devices()
     except (RuntimeError, AssertionError) as error:  # without a message if CUDA is not installed

@@ -4,6 +4,7 @@ import contextlib
 import os
 import pickle
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -94,6 +95,11 @@ def start_processes(coordinator: str | None, num: int | None, index: int | None)
             f"the processes of this run cannot find each other ({error}); outside of SLURM, MPI, "
             "Kubernetes and TPU pods, give --coordinator, --num-processes and --process-id"
         ) from error
+
+
+def num_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def is_first() -> bool:

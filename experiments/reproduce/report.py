@@ -9,7 +9,6 @@ import io
 import json
 import multiprocessing
 import operator
-import os
 import signal
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -27,6 +26,7 @@ from experiments.core.config import PRESETS, difference
 from experiments.core.errors import DamagedFile, Failed, say
 from experiments.core.figure import Figure
 from experiments.core.plot import write_palette
+from experiments.core.processes import num_cores
 from experiments.core.questions import by_question
 from experiments.core.stats import NOTHING, Estimate
 from experiments.core.store import atomic
@@ -353,11 +353,10 @@ def _draw_in_processes(places: Collection[Place]) -> None:
         return
     spawn = multiprocessing.get_context("spawn")  # JAX's threads do not survive a fork
     quiet = signal.signal, (signal.SIGINT, signal.SIG_IGN)  # this process says that it was stopped
-    num_cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
     # A machine may have no semaphores, allow no more processes, or kill one for its memory.
     with (
         contextlib.suppress(OSError, concurrent.futures.BrokenExecutor),
-        concurrent.futures.ProcessPoolExecutor(num_cores, spawn, *quiet) as pool,
+        concurrent.futures.ProcessPoolExecutor(num_cores(), spawn, *quiet) as pool,
     ):
         list(pool.map(_redraw, *zip(*changed, strict=True)))
 
